@@ -1,0 +1,1 @@
+"""How it is done in the world: driven resources and driving interfaces."""

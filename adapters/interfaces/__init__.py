@@ -1,0 +1,1 @@
+"""The driving side: command line, gateway and the Python face."""

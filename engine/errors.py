@@ -1,0 +1,130 @@
+"""Every exception of the engine, each with a stable code. Adapters raise these or subclasses of them.
+
+The journal's own faults live in :mod:`statefork.journal.errors` and share the root class.
+"""
+
+from __future__ import annotations
+
+from statefork.journal.errors import StateforkError
+
+__all__ = ["StateforkError"]
+
+
+class ContractError(StateforkError):
+    """A contract can't be used; ``facts`` has ``file``, ``line`` and ``key`` as far as they are known."""
+
+    code = "contract_error"
+
+
+class UnknownRef(StateforkError):
+    """A ref names an environment, generation or action that this journal does not hold."""
+
+    code = "unknown_ref"
+
+
+class UnknownEnvironment(StateforkError):
+    """No live environment has this name."""
+
+    code = "unknown_environment"
+
+
+class EnvironmentExists(StateforkError):
+    """The name is taken, now or in history: names are never used twice in a journal."""
+
+    code = "environment_exists"
+
+
+class EnvironmentRetired(StateforkError):
+    """The environment has ended; its history can still be read and forked."""
+
+    code = "environment_retired"
+
+
+class EnvironmentFrozen(StateforkError):
+    """A transition is under way: no root lease is granted between freeze and publish. Try again shortly."""
+
+    code = "environment_frozen"
+
+
+class StaleGeneration(StateforkError):
+    """The caller's epoch or generation is not the environment's; both are named."""
+
+    code = "stale_generation"
+
+
+class NotReady(StateforkError):
+    """A resource is not bound, or has not passed its readiness probe."""
+
+    code = "not_ready"
+
+
+class LeaseRevoked(StateforkError):
+    """The holder's lease was revoked while it ran; its outcome is unknown."""
+
+    code = "lease_revoked"
+
+
+class TransitionAborted(StateforkError):
+    """A transition failed; the old generation serves. ``facts``: environment, operation, component, reason."""
+
+    code = "transition_aborted"
+
+
+class DrainTimeout(TransitionAborted):
+    """Leases were still live at the drain deadline and the policy was ``abort``; the holders are named."""
+
+    code = "drain_timeout"
+
+
+class TornCut(TransitionAborted):
+    """Something wrote between the first and the last seal, so the components are not of one moment."""
+
+    code = "torn_cut"
+
+
+class ResourceBusy(StateforkError):
+    """A resource can't be sealed without breaking somebody (an open transaction, a session lock); it is named."""
+
+    code = "resource_busy"
+
+
+class ResourceFailed(StateforkError):
+    """An adapter could not do what it was asked; ``facts`` names resource and environment."""
+
+    code = "resource_failed"
+
+
+class RuntimeDied(ResourceFailed):
+    """A shared process or a page ended under an operation."""
+
+    code = "runtime_died"
+
+
+class ActionFailed(StateforkError):
+    """The action was carried out and the world said no: no such element, navigation error, time-out inside the page."""
+
+    code = "action_failed"
+
+
+class InvalidAction(StateforkError):
+    """The action is not of any known kind or its fields do not fit; nothing was done."""
+
+    code = "invalid_action"
+
+
+class ActionTimeout(StateforkError):
+    """The action passed its deadline: its outcome is unknown."""
+
+    code = "action_timeout"
+
+
+class ForeignHandle(StateforkError):
+    """A handle or ref belongs to another journal."""
+
+    code = "foreign_handle"
+
+
+class MissingDependency(StateforkError):
+    """Something must be installed on this machine; ``hint`` says exactly what. The CLI exits with 2."""
+
+    code = "missing_dependency"

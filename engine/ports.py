@@ -1,0 +1,247 @@
+"""The protocols that adapters implement, and what the engine offers to them.
+
+A resource is one entry of a contract. The engine calls it in this order::
+
+    provision                                   once per contract: the immutable base
+    branch -> bind -> probe                     staging and activation, in dependency order
+    quiesce -> write_mark -> seal -> write_mark -> thaw        a continuing snapshot
+    unbind -> discard(branch)                   parking, retiring, the old side of a switch
+    discard(sealed)                             garbage collection
+
+Every method is cancellable, and idempotent by handle: recovery may call it again. Whatever a cancelled method had made
+by then it removes itself, or ``inventory`` reports it. All paths in handles are relative to the state directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from statefork.journal.values import Binding, Branch, Handle, Identity, Json, Observation, Sealed
+
+
+class Strategy(msgspec.Struct, frozen=True, kw_only=True):
+    """How an adapter does its work here, found by probing. Shown by ``statefork doctor``."""
+
+    name: str
+    reason: str
+    faster: str = ""  # what would be faster, and what that needs; empty when nothing would
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handle costs by itself. Bytes that are shared with others are not in ``private_bytes``."""
+
+    private_bytes: int
+    shared_bytes: int = 0
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One difference between two sealed versions, in the user's terms: a row, a file, a cookie."""
+
+    kind: str  # added | removed | changed
+    name: str
+    before: Json = None
+    after: Json = None
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """For whom a branch is opened."""
+
+    env: str
+    epoch: int
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """The bindings of the resources that one depends on, by resource name."""
+
+    bindings: Mapping[str, Binding] = {}
+
+
+@runtime_checkable
+class Resource(Protocol):
+    """One kind of mutable state, for one contract entry."""
+
+    name: str  # the contract's name for it
+    adapter: str  # files, sqlite, browser, web, …
+
+    def strategy(self) -> Strategy:
+        """Which way of branching was chosen, and why. Never raises; does not touch the world."""
+        ...
+
+    async def start(self) -> None:
+        """Start or find the shared runtime (Chromium, an application server). Idempotent."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop what ``start`` started; every branch must be unbound before. Idempotent."""
+        ...
+
+    async def provision(self) -> Sealed:
+        """The immutable base: made once, found again later. The same base gives the same version."""
+        ...
+
+    async def branch(self, sealed: Sealed, owner: Owner) -> Branch:
+        """Open a private writable branch over a sealed version: always at a new path, never a replaced file."""
+        ...
+
+    async def bind(self, branch: Branch, identity: Identity, needs: Needs) -> Binding:
+        """Make the branch reachable for one activation. Binding again with other needs replaces the binding."""
+        ...
+
+    async def probe(self, binding: Binding) -> None:
+        """Return when the binding answers through the door that its users take; raise NotReady otherwise."""
+        ...
+
+    async def quiesce(self, branch: Branch) -> None:
+        """Stop background writers and release what would hold a writer open, until ``thaw``.
+
+        Called when all leases have ended. Raises ResourceBusy, naming the holder, where that is impossible.
+        """
+        ...
+
+    async def thaw(self, branch: Branch) -> None:
+        """Undo ``quiesce``: users go on, with the same epoch and addresses."""
+        ...
+
+    async def write_mark(self, branch: Branch) -> str:
+        """An opaque value that differs whenever the branch's content was written in between.
+
+        It comes from the store's own counters, not from our book-keeping, and sealing does not change it.
+        """
+        ...
+
+    async def seal(self, branch: Branch) -> Sealed:
+        """Make the quiesced branch's present content an immutable version; the branch goes on, over it.
+
+        A branch that is unchanged since its last seal gives the very same Sealed, for free.
+        """
+        ...
+
+    async def unbind(self, binding: Binding) -> None:
+        """Close everything that reaches the branch through this binding, and join it."""
+        ...
+
+    async def discard(self, handle: Handle) -> None:
+        """Remove what the handle names; what other versions are built on survives. Idempotent."""
+        ...
+
+    def inventory(self) -> AsyncIterator[Handle]:
+        """Everything of this journal and resource that exists in the world, for recovery and collection."""
+        ...
+
+    async def digest(self, sealed: Sealed) -> str:
+        """SHA-256 (hex) of the version's content, independent of physical layout."""
+        ...
+
+    def diff(self, before: Sealed, after: Sealed) -> AsyncIterator[Change]:
+        """What changed, in the user's terms. Bounded by the consumer."""
+        ...
+
+    async def usage(self, handle: Handle) -> Usage:
+        """What the handle costs on disk."""
+        ...
+
+
+@runtime_checkable
+class Actor(Protocol):
+    """A resource through which an agent acts and sees (a browser, a desktop)."""
+
+    def check(self, action: Mapping[str, Json]) -> None:
+        """Raise InvalidAction, naming the field, when the action is not one that ``act`` knows."""
+        ...
+
+    async def act(self, binding: Binding, action: Mapping[str, Json]) -> Observation:
+        """Carry out the action, wait until the world is quiet, and observe.
+
+        Raises ActionFailed (carried out, refused by the world), RuntimeDied. Cancellation is waited to its real end.
+        """
+        ...
+
+    async def observe(self, binding: Binding) -> Observation:
+        """Look without acting."""
+        ...
+
+    def raw(self, binding: Binding) -> AbstractAsyncContextManager[Any]:
+        """The native object (a Playwright page) for one opaque action."""
+        ...
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the gateway sends requests for one host of the environment's world."""
+
+    host: str  # what the agent sees, e.g. "shop.example"
+    upstream_host: str
+    upstream_port: int
+    ticket_key: bytes = b""  # the server's secret: the gateway signs, the server verifies; empty = no ticket
+
+
+class Listener(Protocol):
+    """One open door: a loopback port that carries one identity."""
+
+    port: int
+    identity: Identity
+
+    async def close(self) -> None:
+        """Stop accepting, end what is under way, and free the port. Idempotent."""
+        ...
+
+
+class Gateway(Protocol):
+    """The only way from a client to a shared server. Implemented in ``adapters/interfaces/gateway``."""
+
+    async def open_proxy(self, identity: Identity, routes: tuple[Route, ...]) -> Listener:
+        """A forward-proxy port for a browser: whatever comes through it is of this identity."""
+        ...
+
+    async def open_site(self, env: str, route: Route) -> Listener:
+        """A private base URL for plain HTTP clients (evaluators, scripts): always the environment's present generation."""
+        ...
+
+
+class Blobs(Protocol):
+    """Content-addressed store for what observations point at."""
+
+    def put(self, data: bytes) -> str:
+        """Store and return the SHA-256 hex digest. Storing the same bytes again costs nothing."""
+        ...
+
+    def get(self, digest: str) -> bytes:
+        """The bytes; raises BlobMissing."""
+        ...
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True):
+    """What an adapter gets besides its contract entry."""
+
+    state: Path  # the state directory, absolute
+    journal: str  # the journal's id, to be borne by every handle
+    blobs: Any  # Blobs
+    gateway: Any = None  # Gateway; None where no adapter of the contract needs one
+    base_dir: Path  # what relative ``base`` paths of the contract are relative to
+
+
+class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gateway knows of a request when it asks for a lease."""
+
+    identity: Identity | None  # of the door, for proxies
+    env: str  # for site doors
+    method: str
+    url: str
+    kind: str  # request | stream | websocket-message | event-stream-message
+    pinned_epoch: int | None = None  # from a client that insists on one epoch
+
+
+class Admission(Protocol):
+    """Implemented by the engine, used by the gateway."""
+
+    def admit(self, request: AdmissionRequest) -> AbstractAsyncContextManager[Any]:
+        """A lease around one request (or one message of a long-lived one).
+
+        The lease is a child of the action, or of the staging transition, that caused the request, and otherwise a root
+        lease of its own. Raises EnvironmentFrozen, StaleGeneration, UnknownEnvironment; each is journaled as a refusal.
+        """
+        ...

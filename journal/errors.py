@@ -1,0 +1,69 @@
+"""The root of every statefork exception, and the faults of the journal itself.
+
+Every exception carries a stable ``code`` (safe to match on, shown by the CLI, sent over HTTP), the facts that a person
+needs (environment, generations, positions) in ``facts``, and a ``hint``: what to do now.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StateforkError(Exception):
+    """Base of all statefork errors.
+
+    ``facts`` are short named values that machines may read; ``hint`` tells a person the next step.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, hint: str = "", **facts: str | int | float | bool | None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.facts = facts
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
+
+class JournalError(StateforkError):
+    """A fault of the journal."""
+
+    code = "journal"
+
+
+class JournalCorrupt(JournalError):
+    """A stored event does not fit the hash chain, has a gap, or can't be decoded."""
+
+    code = "journal_corrupt"
+
+
+class JournalUnavailable(JournalError):
+    """The journal could not make an append durable (disk full, I/O error, closed). Nothing of the batch was kept."""
+
+    code = "journal_unavailable"
+
+
+class ExpectationFailed(JournalError):
+    """A stream was not at the version that the append expected: somebody else wrote to it first."""
+
+    code = "expectation_failed"
+
+
+class StateLocked(JournalError):
+    """Another process holds the state directory open for writing."""
+
+    code = "state_locked"
+
+
+class BlobMissing(JournalError):
+    """A blob named by its digest is not in the store, or its bytes do not give that digest."""
+
+    code = "blob_missing"
+
+
+class LimitExceeded(JournalError):
+    """A declared limit would be passed; ``facts`` names the limit and the value."""
+
+    code = "limit_exceeded"

@@ -1,0 +1,103 @@
+"""The journal's protocol. Its rules are proved by the public conformance suite ``statefork.journal.conformance``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import msgspec
+
+from statefork.journal.events import Event
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """What an append expects of a stream: ``ANY``, ``NO_STREAM``, ``EXISTS`` or exactly ``version`` events so far."""
+
+    kind: str
+    version: int = 0
+
+
+ANY = Expected("any")
+NO_STREAM = Expected("exactly", 0)
+EXISTS = Expected("exists")
+
+
+def exactly(version: int) -> Expected:
+    """The stream holds exactly ``version`` events."""
+    return Expected("exactly", version)
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Events for one stream. Several of these make one atomic append."""
+
+    stream: str
+    events: tuple[Event, ...]
+    expected: Expected = ANY
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """An event in its place. ``position`` is global, from 1, without holes; ``version`` is per stream, from 1.
+
+    ``hash`` chains the stream: it covers the previous hash of the same stream, stream, version and the event's bytes.
+    """
+
+    position: int
+    stream: str
+    version: int
+    event: Event
+    hash: str
+
+
+class Reader(Protocol):
+    """Reading is always welcome: also from other processes, also without an engine."""
+
+    def read(self, *, after: int = 0, stream: str | None = None, limit: int | None = None) -> AsyncIterator[Recorded]:
+        """Committed events in position order, beginning after the position ``after``; of one stream if named.
+
+        Raises JournalCorrupt, naming the position, where the chain does not hold.
+        """
+        ...
+
+    async def head(self) -> int:
+        """Position of the last committed event; 0 when empty."""
+        ...
+
+    async def stream_version(self, stream: str) -> int:
+        """Number of committed events in a stream; 0 when there is no such stream."""
+        ...
+
+    async def streams(self) -> Sequence[str]:
+        """The names of all streams, sorted."""
+        ...
+
+
+class Journal(Reader, Protocol):
+    """One writer's journal: the engine's only durable truth."""
+
+    @property
+    def id(self) -> str:
+        """The journal's identity; every handle bears it."""
+        ...
+
+    async def append(self, *appends: Append, durable: bool = True) -> int:
+        """Append all or nothing, and return the position of the last event.
+
+        With ``durable`` it returns when the events are on disk. Without, it returns once they are queued behind
+        everything appended earlier (and returns 0): they ride along in the next group commit and a crash may cut them
+        off the tail, never out of the middle. Riders must expect ANY.
+        Raises ExpectationFailed, JournalUnavailable, LimitExceeded.
+        """
+        ...
+
+    def ride(self, stream: str, *events: Event) -> None:
+        """The same as ``append(..., durable=False)``, callable where nothing may be awaited."""
+        ...
+
+    async def flush(self) -> int:
+        """Wait until everything queued so far is on disk; return the head."""
+        ...
+
+    def subscribe(self, *, after: int = 0) -> AbstractAsyncContextManager[AsyncIterator[Recorded]]:
+        """All committed events after a position, then live ones as they are committed, none missed, none twice."""
+        ...

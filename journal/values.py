@@ -1,0 +1,105 @@
+"""Values that events carry and that every room shares: moments, sealed components, handles, observations."""
+
+from __future__ import annotations
+
+import msgspec
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the immutable values below."""
+
+
+class Moment(Value):
+    """One published generation of one environment; written ``env@generation``."""
+
+    env: str
+    generation: int
+
+    def __str__(self) -> str:
+        return f"{self.env}@{self.generation}"
+
+
+class Identity(Value):
+    """Whom a request or binding belongs to: an environment, its epoch and one stay of it in a slot."""
+
+    env: str
+    epoch: int
+    activation: int
+
+    def __str__(self) -> str:
+        return f"{self.env}/e{self.epoch}/a{self.activation}"
+
+
+class Sealed(Value):
+    """A resource's immutable version.
+
+    ``version`` is unique within (journal, resource). ``data`` is the adapter's own small record: whatever it needs to
+    find the version again after a restart (paths are relative to the state directory).
+    """
+
+    journal: str
+    resource: str
+    adapter: str
+    version: str
+    data: dict[str, Json] = {}
+
+
+class Branch(Value):
+    """A resource's writable, private continuation of a sealed version, owned by one (environment, epoch)."""
+
+    journal: str
+    resource: str
+    adapter: str
+    id: str
+    env: str
+    epoch: int
+    base: str  # the version of the Sealed it was opened over
+    data: dict[str, Json] = {}
+
+
+class Binding(Value):
+    """Where a branch is reachable now. ``address`` is meant for dependants and evaluators: paths, URLs, ports."""
+
+    journal: str
+    resource: str
+    adapter: str
+    branch: str
+    identity: Identity
+    address: dict[str, Json] = {}
+
+
+Handle = Sealed | Branch | Binding
+
+
+class Component(Value):
+    """One resource's place in a manifest: its sealed version and the resources it depends on."""
+
+    sealed: Sealed
+    durability: str  # authoritative | derived | ephemeral
+    depends_on: tuple[str, ...] = ()
+
+
+class Held(Value):
+    """Something that was open when a transition froze the environment, and how it ended."""
+
+    holder: str  # what a person would call it: "action click", "GET http://shop.example/slow", "thread mailer"
+    how: str  # ended | revoked | fenced | held | refused
+    waited_ms: float = 0.0
+
+
+class Observation(Value):
+    """What was seen after an action: digests of blobs, never the bytes.
+
+    ``digest`` covers what a replay must reproduce (url, title, accessibility snapshot); ``screenshot`` is evidence for
+    people and outside the digest unless the contract runs in strict determinism. ``parts`` holds further named blobs.
+    """
+
+    digest: str
+    url: str = ""
+    title: str = ""
+    snapshot: str = ""
+    screenshot: str = ""
+    parts: dict[str, str] = {}
+    value: Json = None

@@ -1,0 +1,1 @@
+"""What the past is good for: rebuilding, re-executing, comparing and auditing it."""

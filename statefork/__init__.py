@@ -1,0 +1,1 @@
+"""statefork: share the runtime, fork the state."""

@@ -1,0 +1,1 @@
+"""Example worlds: contract, set-up and seed of real applications."""
