@@ -38,14 +38,14 @@ class Base(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 # --- engine -----------------------------------------------------------------------------------------------------
 
 
-class JournalCreated(Base, kw_only=True, tag="journal.created/1"):
+class JournalCreated(Base, frozen=True, kw_only=True, tag="journal.created/1"):
     """First event of every journal: its identity, which every handle bears."""
 
     journal: str
     statefork: str
 
 
-class EngineStarted(Base, kw_only=True, tag="engine.started/1"):
+class EngineStarted(Base, frozen=True, kw_only=True, tag="engine.started/1"):
     """An engine opened the journal for writing. ``pid`` is informative only."""
 
     run: str
@@ -53,13 +53,13 @@ class EngineStarted(Base, kw_only=True, tag="engine.started/1"):
     statefork: str
 
 
-class EngineStopped(Base, kw_only=True, tag="engine.stopped/1"):
+class EngineStopped(Base, frozen=True, kw_only=True, tag="engine.stopped/1"):
     """The engine closed in good order: every environment was parked."""
 
     run: str
 
 
-class ContractRegistered(Base, kw_only=True, tag="contract.registered/1"):
+class ContractRegistered(Base, frozen=True, kw_only=True, tag="contract.registered/1"):
     """The text of a contract, so that a journal explains itself."""
 
     digest: str
@@ -67,14 +67,14 @@ class ContractRegistered(Base, kw_only=True, tag="contract.registered/1"):
     text: str
 
 
-class BaseProvisioned(Base, kw_only=True, tag="base.provisioned/1"):
+class BaseProvisioned(Base, frozen=True, kw_only=True, tag="base.provisioned/1"):
     """The immutable bases of a contract's resources exist; ``create`` branches from them."""
 
     contract: str
     manifest: dict[str, Component]
 
 
-class OrphanCollected(Base, kw_only=True, tag="orphan.collected/1"):
+class OrphanCollected(Base, frozen=True, kw_only=True, tag="orphan.collected/1"):
     """Something in the world that no environment reaches was removed."""
 
     resource: str
@@ -82,7 +82,7 @@ class OrphanCollected(Base, kw_only=True, tag="orphan.collected/1"):
     name: str
 
 
-class RecoveryFinished(Base, kw_only=True, tag="recovery.finished/1"):
+class RecoveryFinished(Base, frozen=True, kw_only=True, tag="recovery.finished/1"):
     """What opening after a crash found and did."""
 
     run: str
@@ -94,7 +94,7 @@ class RecoveryFinished(Base, kw_only=True, tag="recovery.finished/1"):
 # --- env/<id>: lifecycle ----------------------------------------------------------------------------------------
 
 
-class EnvironmentCreated(Base, kw_only=True, tag="environment.created/1"):
+class EnvironmentCreated(Base, frozen=True, kw_only=True, tag="environment.created/1"):
     """A new environment begins (first event of its stream). Nothing of it can be used before its first publish."""
 
     env: str
@@ -105,7 +105,7 @@ class EnvironmentCreated(Base, kw_only=True, tag="environment.created/1"):
     inherited_actions: int = 0  # length of the lineage at the fork; 0 for create and clone
 
 
-class TransitionBegun(Base, kw_only=True, tag="transition.begun/1"):
+class TransitionBegun(Base, frozen=True, kw_only=True, tag="transition.begun/1"):
     """Freeze: from here on no root lease is granted until publish or abort."""
 
     env: str
@@ -115,7 +115,7 @@ class TransitionBegun(Base, kw_only=True, tag="transition.begun/1"):
     source: Moment | None = None  # where the new components come from; None = the environment's own present
 
 
-class TransitionDrained(Base, kw_only=True, tag="transition.drained/1"):
+class TransitionDrained(Base, frozen=True, kw_only=True, tag="transition.drained/1"):
     """Every lease on the old generation ended; ``held`` names what was open at the freeze."""
 
     env: str
@@ -123,7 +123,7 @@ class TransitionDrained(Base, kw_only=True, tag="transition.drained/1"):
     held: tuple[Held, ...] = ()
 
 
-class GenerationPublished(Base, kw_only=True, tag="generation.published/1"):
+class GenerationPublished(Base, frozen=True, kw_only=True, tag="generation.published/1"):
     """The one moment at which an environment's head moves."""
 
     env: str
@@ -139,7 +139,7 @@ class GenerationPublished(Base, kw_only=True, tag="generation.published/1"):
     timings_ms: dict[str, float] = {}
 
 
-class TransitionAborted(Base, kw_only=True, tag="transition.aborted/1"):
+class TransitionAborted(Base, frozen=True, kw_only=True, tag="transition.aborted/1"):
     """The transition failed or was cancelled; the old generation serves again (or the environment never existed)."""
 
     env: str
@@ -151,7 +151,7 @@ class TransitionAborted(Base, kw_only=True, tag="transition.aborted/1"):
     held: tuple[Held, ...] = ()
 
 
-class EnvironmentForked(Base, kw_only=True, tag="environment.forked/1"):
+class EnvironmentForked(Base, frozen=True, kw_only=True, tag="environment.forked/1"):
     """Written to the *parent's* stream in the same append as the child's first publish."""
 
     env: str
@@ -160,7 +160,7 @@ class EnvironmentForked(Base, kw_only=True, tag="environment.forked/1"):
     how: Literal["fork", "clone"] = "fork"
 
 
-class EnvironmentActivated(Base, kw_only=True, tag="environment.activated/1"):
+class EnvironmentActivated(Base, frozen=True, kw_only=True, tag="environment.activated/1"):
     """The environment was bound in a slot and probed; its content is that of its generation."""
 
     env: str
@@ -169,7 +169,7 @@ class EnvironmentActivated(Base, kw_only=True, tag="environment.activated/1"):
     timings_ms: dict[str, float] = {}
 
 
-class EnvironmentParked(Base, kw_only=True, tag="environment.parked/1"):
+class EnvironmentParked(Base, frozen=True, kw_only=True, tag="environment.parked/1"):
     """Everything writable was sealed and unbound; the environment costs only disk."""
 
     env: str
@@ -177,7 +177,7 @@ class EnvironmentParked(Base, kw_only=True, tag="environment.parked/1"):
     reason: str = ""
 
 
-class EnvironmentRetired(Base, kw_only=True, tag="environment.retired/1"):
+class EnvironmentRetired(Base, frozen=True, kw_only=True, tag="environment.retired/1"):
     """The end of an environment; its history stays readable."""
 
     env: str
@@ -187,7 +187,7 @@ class EnvironmentRetired(Base, kw_only=True, tag="environment.retired/1"):
 # --- act/<id>: activity -----------------------------------------------------------------------------------------
 
 
-class ActionBegun(Base, kw_only=True, tag="action.begun/1"):
+class ActionBegun(Base, frozen=True, kw_only=True, tag="action.begun/1"):
     """An agent's action was admitted on a generation. ``number`` counts along the lineage, from 1."""
 
     env: str
@@ -199,7 +199,7 @@ class ActionBegun(Base, kw_only=True, tag="action.begun/1"):
     action: dict[str, Json]
 
 
-class ActionEnded(Base, kw_only=True, tag="action.ended/1"):
+class ActionEnded(Base, frozen=True, kw_only=True, tag="action.ended/1"):
     """How the action ended. ``unknown``: it was revoked or timed out, so part of it may have happened."""
 
     env: str
@@ -214,7 +214,7 @@ class ActionEnded(Base, kw_only=True, tag="action.ended/1"):
     elapsed_ms: float = 0.0
 
 
-class LeaseRevoked(Base, kw_only=True, tag="lease.revoked/1"):
+class LeaseRevoked(Base, frozen=True, kw_only=True, tag="lease.revoked/1"):
     """A drain deadline passed and the holder was cancelled."""
 
     env: str
@@ -224,7 +224,7 @@ class LeaseRevoked(Base, kw_only=True, tag="lease.revoked/1"):
     reason: str
 
 
-class InputRecorded(Base, kw_only=True, tag="input.recorded/1"):
+class InputRecorded(Base, frozen=True, kw_only=True, tag="input.recorded/1"):
     """A mutating request that no action caused (a poll, a script, a user's curl): an input of the trajectory."""
 
     env: str
@@ -239,7 +239,7 @@ class InputRecorded(Base, kw_only=True, tag="input.recorded/1"):
     status: int = 0
 
 
-class RequestRefused(Base, kw_only=True, tag="request.refused/1"):
+class RequestRefused(Base, frozen=True, kw_only=True, tag="request.refused/1"):
     """The gateway turned a request away; ``code`` is the error's stable code."""
 
     env: str
@@ -252,7 +252,7 @@ class RequestRefused(Base, kw_only=True, tag="request.refused/1"):
     detail: str = ""
 
 
-class EvaluationRecorded(Base, kw_only=True, tag="evaluation.recorded/1"):
+class EvaluationRecorded(Base, frozen=True, kw_only=True, tag="evaluation.recorded/1"):
     """An evaluator's verdict, and the one generation that it read."""
 
     env: str
@@ -265,7 +265,7 @@ class EvaluationRecorded(Base, kw_only=True, tag="evaluation.recorded/1"):
     detail: Json = None
 
 
-class ReplayVerdict(Base, kw_only=True, tag="replay.verdict/1"):
+class ReplayVerdict(Base, frozen=True, kw_only=True, tag="replay.verdict/1"):
     """A re-execution of this environment's trajectory, in another environment, and what it gave."""
 
     env: str

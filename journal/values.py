@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the immutable values below."""
 
 
-class Moment(Value, kw_only=True):
+class Moment(Value, frozen=True, kw_only=True):
     """One published generation of one environment; written ``env@generation``."""
 
     env: str
@@ -21,7 +23,7 @@ class Moment(Value, kw_only=True):
         return f"{self.env}@{self.generation}"
 
 
-class Identity(Value, kw_only=True):
+class Identity(Value, frozen=True, kw_only=True):
     """Whom a request or binding belongs to: an environment, its epoch and one stay of it in a slot."""
 
     env: str
@@ -32,7 +34,7 @@ class Identity(Value, kw_only=True):
         return f"{self.env}/e{self.epoch}/a{self.activation}"
 
 
-class Sealed(Value, kw_only=True):
+class Sealed(Value, frozen=True, kw_only=True):
     """A resource's immutable version.
 
     ``version`` is unique within (journal, resource). ``data`` is the adapter's own small record: whatever it needs to
@@ -46,7 +48,7 @@ class Sealed(Value, kw_only=True):
     data: dict[str, Json] = {}
 
 
-class Branch(Value, kw_only=True):
+class Branch(Value, frozen=True, kw_only=True):
     """A resource's writable, private continuation of a sealed version, owned by one (environment, epoch)."""
 
     journal: str
@@ -59,7 +61,7 @@ class Branch(Value, kw_only=True):
     data: dict[str, Json] = {}
 
 
-class Binding(Value, kw_only=True):
+class Binding(Value, frozen=True, kw_only=True):
     """Where a branch is reachable now. ``address`` is meant for dependants and evaluators: paths, URLs, ports."""
 
     journal: str
@@ -73,7 +75,7 @@ class Binding(Value, kw_only=True):
 Handle = Sealed | Branch | Binding
 
 
-class Component(Value, kw_only=True):
+class Component(Value, frozen=True, kw_only=True):
     """One resource's place in a manifest: its sealed version and the resources it depends on."""
 
     sealed: Sealed
@@ -81,7 +83,7 @@ class Component(Value, kw_only=True):
     depends_on: tuple[str, ...] = ()
 
 
-class Held(Value, kw_only=True):
+class Held(Value, frozen=True, kw_only=True):
     """Something that was open when a transition froze the environment, and how it ended."""
 
     holder: str  # what a person would call it: "action click", "GET http://shop.example/slow", "thread mailer"
@@ -89,7 +91,7 @@ class Held(Value, kw_only=True):
     waited_ms: float = 0.0
 
 
-class Observation(Value, kw_only=True):
+class Observation(Value, frozen=True, kw_only=True):
     """What was seen after an action: digests of blobs, never the bytes.
 
     ``digest`` covers what a replay must reproduce (url, title, accessibility snapshot); ``screenshot`` is evidence for
