@@ -147,6 +147,23 @@ class Resource(Protocol):
 
 
 @runtime_checkable
+class Drainable(Protocol):
+    """A resource whose runtime may still work for a branch when every lease has ended (a thread after its response)."""
+
+    async def pending(self, branch: Branch) -> tuple[str, ...]:
+        """What is still working, each by a name that a person understands."""
+        ...
+
+    async def drained(self, branch: Branch) -> None:
+        """Return when nothing is pending. Cancelled at the drain deadline."""
+        ...
+
+    async def terminate(self, branch: Branch) -> tuple[str, ...]:
+        """End what can be ended and cut the rest off from the branch's stores; return the names of what lives on."""
+        ...
+
+
+@runtime_checkable
 class Actor(Protocol):
     """A resource through which an agent acts and sees (a browser, a desktop)."""
 
@@ -198,7 +215,7 @@ class Gateway(Protocol):
         ...
 
     async def open_site(self, env: str, route: Route) -> Listener:
-        """A private base URL for plain HTTP clients (evaluators, scripts): always the environment's present generation."""
+        """A private base URL for plain HTTP clients (evaluators, scripts): always the present generation."""
         ...
 
 
