@@ -200,7 +200,12 @@ class Listener(Protocol):
     """One open door: a loopback port that carries one identity."""
 
     port: int
-    identity: Identity
+    identity: Identity | None  # of a proxy door; a site door belongs to the environment, whatever its epoch
+    base_url: str  # "http://127.0.0.1:PORT", without a slash at the end
+
+    async def end(self, identity: Identity) -> None:
+        """Close the connections that still carry this identity (an open WebSocket, an event stream), and join them."""
+        ...
 
     async def close(self) -> None:
         """Stop accepting, end what is under way, and free the port. Idempotent."""
@@ -252,13 +257,34 @@ class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     pinned_epoch: int | None = None  # from a client that insists on one epoch
 
 
+class RequestLease(Protocol):
+    """What the gateway sees of a lease. Its body runs in the lease's cancel scope: revoking cancels and joins it."""
+
+    identity: Identity  # whose ticket the request gets
+    generation: int
+    root: bool  # no action and no transition caused it: if it mutates, it is an input of the trajectory
+
+
 class Admission(Protocol):
     """Implemented by the engine, used by the gateway."""
 
-    def admit(self, request: AdmissionRequest) -> AbstractAsyncContextManager[Any]:
+    def admit(self, request: AdmissionRequest) -> AbstractAsyncContextManager[RequestLease]:
         """A lease around one request (or one message of a long-lived one).
 
         The lease is a child of the action, or of the staging transition, that caused the request, and otherwise a root
         lease of its own. Raises EnvironmentFrozen, StaleGeneration, UnknownEnvironment; each is journaled as a refusal.
+        The two message kinds are held instead of refused while the environment is frozen: they go on after a
+        continuing transition, and raise StaleGeneration after a switching one. A lease that was revoked raises
+        LeaseRevoked when its body has ended.
         """
+        ...
+
+    def refuse(self, request: AdmissionRequest, *, status: int, code: str, detail: str) -> None:
+        """Journal a refusal that needed no admission: an unknown host, a malformed request. Never waits."""
+        ...
+
+    def record_input(
+        self, lease: RequestLease, *, method: str, url: str, headers: Mapping[str, str], body: bytes, status: int
+    ) -> None:
+        """Journal a mutating request of a root lease, its body as a blob. ``status`` 0: no answer came. Never waits."""
         ...
