@@ -1,0 +1,161 @@
+"""Makes the shop's immutable base: ``shop.sqlite3``, ``media/`` and ``search/``.
+
+The work is done by a child process (``python -m statefork.worlds.shop.build DIRECTORY``), so that an engine which needs
+a base does not become a Django process, and so that hash seed and clock can be fixed: the same recipe gives the same
+files, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from statefork.engine.errors import ResourceFailed
+
+Progress = Callable[[float, str], None]
+"""Called with a fraction from 0 to 1 and a text that says what is being done."""
+
+HERE = Path(__file__).resolve().parent
+
+# Where one is missing this import fails with PackageNotFoundError: a ModuleNotFoundError that bears the name.
+VERSIONS = {name: version(name) for name in ("django", "django-oscar", "django-haystack", "whoosh", "pillow")}
+
+RECIPE = ("__init__.py", "assets.py", "build.py", "catalogue.py", "pictures.py", "seed.py", "settings.py", "urls.py")
+"""The files that decide what the base holds, besides the packages' versions."""
+
+
+def recipe_digest() -> str:
+    """SHA-256 (hex) over everything that decides the base's content: the same recipe, the same base."""
+    digest = hashlib.sha256(json.dumps(VERSIONS, sort_keys=True).encode())
+    for name in RECIPE:
+        digest.update(b"\0" + name.encode() + b"\0" + (HERE / name).read_bytes())
+    return digest.hexdigest()
+
+
+def build(directory: Path, progress: Progress) -> None:
+    """Build the base into ``directory``, which is absent or empty; on failure nothing is left in it.
+
+    Takes some 20 s on two cores. Raises ResourceFailed with the last lines of what the child process said.
+    """
+    partial = directory.with_name(f"{directory.name}.building-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        _run(partial, progress)
+        partial.replace(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def cached(progress: Progress, root: Path | None = None) -> Path:
+    """The base of the present recipe under ``root`` (the user's cache directory), built when it is not there yet."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = (root or home / "statefork" / "worlds") / f"shop-{recipe_digest()[:16]}"
+    if not target.is_dir():
+        build(target, progress)
+    return target
+
+
+def _run(directory: Path, progress: Progress) -> None:
+    environ = os.environ | {
+        "STATEFORK_SHOP_BASE": str(directory),
+        "DJANGO_SETTINGS_MODULE": "statefork.worlds.shop.settings",
+        "PYTHONHASHSEED": "0",
+        "TZ": "UTC",
+    }
+    command = [sys.executable, "-m", __name__, str(directory)]
+    said: deque[str] = deque(maxlen=20)
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                if line.startswith("@"):
+                    fraction, text = json.loads(line[1:])
+                    progress(fraction, text)
+                else:
+                    said.append(line.rstrip())
+        except BaseException:
+            child.kill()
+            raise
+    if child.returncode:
+        raise ResourceFailed(
+            f"building the shop ended with status {child.returncode}: {' / '.join(said)}", resource="shop"
+        )
+
+
+def _report(fraction: float, text: str) -> None:
+    print("@" + json.dumps([round(fraction, 3), text]), flush=True)
+
+
+class _Migrations(io.StringIO):
+    """Takes what ``migrate`` prints, and reports how far it is: some 160 migrations, each ended by an OK."""
+
+    applied = 0
+
+    def write(self, text: str) -> int:
+        if "OK" in text:
+            self.applied += 1
+            if self.applied % 20 == 0:
+                _report(min(0.02 + 0.43 * self.applied / 160, 0.45), "creating tables")
+        return len(text)
+
+
+def _build_here(directory: Path) -> None:
+    """The child's part: one process, one clock that stands still, one seed."""
+    import random
+    from unittest.mock import patch
+
+    import django
+    from django.utils import timezone
+
+    from statefork.worlds.shop.catalogue import OPENED
+
+    # Before the models are imported: their fields' defaults take hold of the function itself.
+    timezone.now = lambda: OPENED
+    random.seed(0)  # Whoosh names its segments by it
+    django.setup()
+    from django.apps import apps
+    from django.core.management import call_command
+
+    from statefork.worlds.shop.seed import seed
+
+    apps.get_app_config("haystack").signal_processor.teardown()  # the index is made once, at the end
+    (directory / "media").mkdir()
+    (directory / "search").mkdir()
+    _report(0.02, "creating tables")
+    call_command("migrate", verbosity=1, interactive=False, stdout=_Migrations())
+    seed(lambda done, text: _report(0.45 + 0.35 * done, text))
+    _report(0.82, "search index")
+    # Whoosh writes the modification times of a segment's parts into it.
+    with patch("whoosh.filedb.filestore.FileStorage.file_modified", return_value=OPENED.timestamp()):
+        call_command("rebuild_index", verbosity=0, interactive=False, batch_size=1000)
+    _report(0.95, "statistics and checkpoint")
+    _finish(directory)
+    _report(1.0, "the shop's base is built")
+
+
+def _finish(directory: Path) -> None:
+    """Leave one plain database file with statistics, and the picture that Oscar shows where a product has none."""
+    from django.contrib.staticfiles import finders
+    from django.db import connection
+
+    missing = finders.find("oscar/img/image_not_found.jpg")
+    shutil.copyfile(missing, directory / "media" / "image_not_found.jpg")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+        cursor.execute("VACUUM")
+        cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+if __name__ == "__main__":
+    _build_here(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Oscar's shipping application, forked in the documented way to read its methods from the database."""
