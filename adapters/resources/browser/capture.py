@@ -1,0 +1,209 @@
+"""Reading a live context into a :class:`Profile`. Runs on the asyncio thread.
+
+Each frame is read in one evaluation, so its view is of one moment; cookies and storage are read after the views. What
+can't be carried becomes a flag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Frame as PageFrame
+from playwright.async_api import Page, Route
+
+from statefork.adapters.resources.browser.context import LiveContext, LiveTab, origin_of
+from statefork.adapters.resources.browser.scripts import script
+from statefork.adapters.resources.browser.state import Entry, Flag, Frame, Origin, Profile, Stored, Tab
+
+FRAME_SECONDS_MAX = 5.0
+ORIGIN_SECONDS_MAX = 30.0
+FILE_BYTES_MAX = 16 * 1024 * 1024
+ORIGIN_CHARS_MAX = 64 * 1024 * 1024
+FRAMES_MAX = 64
+
+STUB = "<!doctype html><title>.</title>"
+_CARRIED = ("x", "y", "fields", "scrolls", "opens", "focus", "selection", "name")
+
+
+async def answer_with_stub(route: Route) -> None:
+    """An empty page for any address: a place from which an origin's storage can be reached, with no request made."""
+    await route.fulfill(status=200, content_type="text/html", headers={"cache-control": "no-store"}, body=STUB)
+
+
+async def capture(live: LiveContext) -> Stored:
+    """The context's content. Raises PlaywrightError when the browser has died."""
+    await live.noted()
+    flags: list[Flag] = []
+    seen = await asyncio.gather(*[_read_tab(live, number, tab, flags) for number, tab in enumerate(live.tabs)])
+    origins = await _read_origins(live, flags)
+    cookies = await read_cookies(live)
+    for download in live.downloads:
+        how = "under way" if download in live.unfinished else "finished; the file is not part of the profile"
+        flags.append(Flag(kind="download", where=download.suggested_filename, detail=how))
+    active = next((number for number, tab in enumerate(live.tabs) if tab is live._active), 0)
+    profile = Profile(
+        cookies=cookies,
+        origins=origins,
+        tabs=tuple(tab for tab, _ in seen),
+        active=active,
+        flags=tuple(sorted(set(flags))),
+    )
+    return Stored(profile=profile, witnesses=tuple(witness for _, witness in seen))
+
+
+async def read_cookies(live: LiveContext) -> tuple[dict[str, Any], ...]:
+    """Every cookie of the context, in one order."""
+    return tuple(sorted((dict(cookie) for cookie in await live.context.cookies()), key=_cookie_key))
+
+
+def _cookie_key(cookie: dict[str, Any]) -> tuple[str, str, str, str]:
+    return cookie["domain"], cookie["path"], cookie["name"], str(cookie.get("partitionKey", ""))
+
+
+async def _read_tab(live: LiveContext, number: int, tab: LiveTab, flags: list[Flag]) -> tuple[Tab, str]:
+    where = f"tab {number}"
+    (history, current), frames = await asyncio.gather(tab.history(), _read_frames(tab, where, flags))
+    top: dict[str, Any] = frames[0][1] if frames else {}
+    entries = _entries(tab, history, current, top, where, flags)
+    present = int(history[current]["id"])
+    document = None
+    if present in tab.posts:
+        document = tab.posts[present]
+        kept = "shown again from the answer that was kept; a reload would GET it" if document else "could not be kept"
+        flags.append(Flag(kind="post-result", where=where, detail=f"{history[current]['url']}: {kept}"))
+    flags.extend(Flag(kind="live-connection", where=where, detail=url) for url in sorted(tab.sockets))
+    session = {origin: items for origin, items in tab.session.items() if items}
+    origin = str(top.get("origin", "null"))
+    if top.get("session") is not None and origin_of(origin) is not None:
+        tab.session[origin] = top["session"]
+        session.pop(origin, None)
+        if top["session"]:
+            session[origin] = top["session"]
+    captured = Tab(
+        entries=entries,
+        current=current,
+        opener=live.tabs.index(tab.opener) if tab.opener in live.tabs else None,
+        session=session,
+        frames=tuple(_frame(at, view, origin) for at, view in frames),
+        document=document,
+        referrer=str(top.get("referrer", "")),
+    )
+    return captured, str(top.get("witness", ""))
+
+
+def _frame(at: tuple[int, ...], view: dict[str, Any], top_origin: str) -> Frame:
+    carried = {key: view[key] for key in _CARRIED}
+    if not at:
+        return Frame(at=at, view=carried)
+    carried["url"] = view["url"]
+    foreign = view["origin"] != top_origin and origin_of(view["origin"]) is not None
+    return Frame(
+        at=at, view=carried, session=view["session"] if foreign else None, local=view["local"] if foreign else None
+    )
+
+
+def _entries(
+    tab: LiveTab, history: list[dict[str, Any]], current: int, top: dict[str, Any], where: str, flags: list[Flag]
+) -> tuple[Entry, ...]:
+    # The Navigation API knows the run of same-origin entries around the present one, and which share a document.
+    same = list(top.get("sameDocument", []))
+    offset = current - int(top.get("entryIndex", 0))
+    entries = []
+    for index, entry in enumerate(history):
+        ident, url = int(entry["id"]), str(entry["url"])
+        near = index - offset
+        # "Same document as the present entry", for both neighbours, means: made from the one before it.
+        linked = 0 < near < len(same) and bool(same[near]) and bool(same[near - 1])
+        state = top.get("state") if index == current else tab.states.get(ident)
+        if index != current and linked and ident not in tab.states:
+            flags.append(Flag(kind="history-state", where=where, detail=url))
+        if index != current and ident in tab.posts:
+            flags.append(Flag(kind="history-post", where=where, detail=f"{url}: going back to it would GET it"))
+        if origin_of(url) is None and url != "about:blank":
+            flags.append(Flag(kind="unreachable-page", where=where, detail=url.split(",")[0][:200]))
+        entries.append(Entry(url=url, state=state, same_document=linked))
+    return tuple(entries)
+
+
+async def _read_frames(tab: LiveTab, where: str, flags: list[Flag]) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
+    placed = list(_placed(tab.page.main_frame, ()))
+    if len(placed) > FRAMES_MAX:
+        flags.append(Flag(kind="frame-unreadable", where=where, detail=f"more than {FRAMES_MAX} frames"))
+    views = await asyncio.gather(*[_read_frame(tab, frame) for _, frame in placed[:FRAMES_MAX]])
+    found = []
+    for (at, frame), view in zip(placed, views, strict=False):
+        if isinstance(view, str):
+            flags.append(Flag(kind="frame-unreadable", where=where, detail=f"{frame.url}: {view}"))
+            continue
+        flags.extend(Flag(kind="history-value", where=where, detail=str(what)) for what in view["lost"])
+        flags.extend(Flag(kind=kind, where=where, detail=detail) for kind, detail in view["notes"])
+        found.append((at, view))
+    return found
+
+
+def _placed(frame: PageFrame, at: tuple[int, ...]) -> list[tuple[tuple[int, ...], PageFrame]]:
+    children = [pair for index, child in enumerate(frame.child_frames) for pair in _placed(child, (*at, index))]
+    return [(at, frame), *children]
+
+
+async def _read_frame(tab: LiveTab, frame: PageFrame) -> dict[str, Any] | str:
+    if tab.crashed:
+        return "its process has crashed"
+    try:
+        async with asyncio.timeout(FRAME_SECONDS_MAX):
+            view: dict[str, Any] = await frame.evaluate(script("view"), {"fileBytesMax": FILE_BYTES_MAX})
+            return view
+    except TimeoutError:
+        return "does not answer"
+    except PlaywrightError as error:
+        if frame == tab.page.main_frame and not frame.is_detached() and not tab.crashed:
+            raise
+        return error.message.splitlines()[0]
+
+
+async def _read_origins(live: LiveContext, flags: list[Flag]) -> dict[str, Origin]:
+    shown: dict[str, Page] = {}
+    for tab in live.tabs:
+        origin = origin_of(tab.page.url)
+        if origin is not None and not tab.crashed:
+            shown.setdefault(origin, tab.page)
+    hidden: Page | None = None
+    try:
+        for origin in sorted(live.known):
+            if origin in shown:
+                live.known[origin] = await _read_origin(shown[origin], origin, flags)
+            elif origin in live.dirty or live.known[origin] is None:
+                if hidden is None:
+                    hidden = await open_stub(live)
+                await hidden.goto(origin + "/")
+                live.known[origin] = await _read_origin(hidden, origin, flags)
+                live.dirty.discard(origin)
+    finally:
+        if hidden is not None:
+            await hidden.close()
+            live.hidden.discard(hidden)
+    return {origin: kept for origin, kept in sorted(live.known.items()) if kept is not None and kept != Origin()}
+
+
+async def open_stub(live: LiveContext) -> Page:
+    """A hidden page on which every address is an empty one, also where a service worker would answer."""
+    page = await live.hidden_page()
+    await page.route("**/*", answer_with_stub)
+    cdp = await live.context.new_cdp_session(page)
+    await cdp.send("Network.enable")
+    await cdp.send("Network.setBypassServiceWorker", {"bypass": True})
+    return page
+
+
+async def _read_origin(page: Page, origin: str, flags: list[Flag]) -> Origin | None:
+    try:
+        async with asyncio.timeout(ORIGIN_SECONDS_MAX):
+            read = await page.evaluate(script("origin"), {"charsMax": ORIGIN_CHARS_MAX})
+    except TimeoutError:
+        flags.append(Flag(kind="origin-unreadable", where=origin, detail="does not answer"))
+        return None
+    for kind, detail in read["notes"]:
+        flags.append(Flag(kind=kind, where=origin, detail=detail))
+    return Origin(local=read["local"], databases=read["databases"], caches=read["caches"], workers=read["workers"])

@@ -1,0 +1,143 @@
+"""The one resident Chromium: launched, watched, restarted. Lives on the asyncio thread.
+
+Killed from outside, it is started again at once; contexts of the dead one answer with RuntimeDied, later ones work.
+When the engine is killed, the Playwright driver sees the end of its input, closes Chromium and removes its folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+from playwright.async_api import Browser, BrowserContext, Playwright, async_playwright
+from playwright.async_api import Error as PlaywrightError
+
+from statefork.adapters.resources.browser.chromium import launch_flags
+from statefork.engine.errors import RuntimeDied
+
+T = TypeVar("T")
+
+LAUNCH_TRIES_MAX = 5
+LAUNCH_TIMEOUT_MS = 60_000
+CLOSE_SECONDS_MAX = 10.0
+
+
+async def made(work: Awaitable[T], undo: Callable[[T], Awaitable[Any]]) -> T:
+    """Await the making of something to its end; when the caller was cancelled meanwhile, undo it and raise that."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(PlaywrightError):
+            await undo(await task)
+        raise
+
+
+class BrowserHost:
+    """Playwright's driver and one Chromium. All methods run on the asyncio thread."""
+
+    def __init__(self, executable: Path, spawned: Callable[[], tuple[int, ...]]) -> None:
+        self._executable = executable
+        self._spawned = spawned  # pids that the thread's loop has started, the driver's last
+        self._playwright: Playwright | None = None
+        self._browser: Browser | None = None
+        self._starting: asyncio.Task[Browser] | None = None
+        self._stopping = False
+        self.launches = 0
+        self.driver_pid = 0
+        self.browser_pid = 0
+
+    async def start(self) -> None:
+        """Launch, unless it runs already."""
+        self._stopping = False
+        await self.ready()
+
+    async def ready(self) -> Browser:
+        """The running browser; waits for a launch under way. Raises RuntimeDied when it can't be launched."""
+        if self._stopping:
+            raise RuntimeDied("the browser is being stopped")
+        if self._browser is not None and self._browser.is_connected():
+            return self._browser
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.create_task(self._launch())
+        return await asyncio.shield(self._starting)
+
+    async def _launch(self) -> Browser:
+        problem: Exception | None = None
+        for _ in range(LAUNCH_TRIES_MAX):
+            await self._shut()
+            try:
+                self._playwright = await async_playwright().start()
+                self.driver_pid = self._spawned()[-1]
+                browser = await self._playwright.chromium.launch(
+                    executable_path=self._executable,
+                    args=launch_flags(self._executable),
+                    handle_sigint=False,  # the engine parks its environments first
+                    handle_sigterm=False,
+                    handle_sighup=False,
+                    timeout=LAUNCH_TIMEOUT_MS,
+                )
+            except PlaywrightError as error:
+                problem = error
+                continue
+            self._browser = browser
+            self.launches += 1
+            self.browser_pid = self._find_browser_pid()
+            browser.on("disconnected", self._died)
+            return browser
+        reason = str(problem).splitlines()[0] if problem else ""
+        raise RuntimeDied(f"Chromium at {self._executable} can't be started: {reason}", path=str(self._executable))
+
+    def _died(self, browser: Browser) -> None:
+        if browser is not self._browser or self._stopping:
+            return
+        self._browser = None
+        self.browser_pid = 0
+        self._starting = asyncio.create_task(self._launch())
+        self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    def _find_browser_pid(self) -> int:
+        with contextlib.suppress(psutil.Error):
+            children = psutil.Process(self.driver_pid).children()
+            if children:
+                return int(children[-1].pid)
+        return 0
+
+    def process_ids(self) -> tuple[int, ...]:
+        """The driver and Chromium's whole tree; callable from any thread."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if self.driver_pid:
+                driver = psutil.Process(self.driver_pid)
+                return (driver.pid, *(child.pid for child in driver.children(recursive=True)))
+        return ()
+
+    def contexts(self) -> int:
+        """How many contexts the running browser holds."""
+        return len(self._browser.contexts) if self._browser is not None else 0
+
+    async def new_context(self, **options: Any) -> BrowserContext:
+        """A context that a cancellation can't orphan."""
+        browser = await self.ready()
+        return await made(browser.new_context(**options), lambda context: context.close())
+
+    async def _shut(self) -> None:
+        browser, playwright = self._browser, self._playwright
+        self._browser = self._playwright = None
+        self.browser_pid = self.driver_pid = 0
+        with contextlib.suppress(PlaywrightError, TimeoutError):
+            if browser is not None and browser.is_connected():
+                await asyncio.wait_for(browser.close(), CLOSE_SECONDS_MAX)
+        with contextlib.suppress(PlaywrightError, TimeoutError):
+            if playwright is not None:
+                await asyncio.wait_for(playwright.stop(), CLOSE_SECONDS_MAX)
+
+    async def stop(self) -> None:
+        """Close Chromium and the driver. Idempotent."""
+        self._stopping = True
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
+        await self._shut()

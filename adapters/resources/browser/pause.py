@@ -1,0 +1,64 @@
+"""Stopping the pages' scripts for the length of a cut. Runs on the asyncio thread.
+
+The debugger pauses each page at its next statement: timers, animation frames, promises and message handlers of the
+page and of its same-process frames stand still, and go on afterwards as if nothing had been. Not stopped: web workers,
+service workers, frames in other processes, media and CSS animations. Their requests are held or refused by the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import Any
+
+from playwright.async_api import CDPSession
+from playwright.async_api import Error as PlaywrightError
+
+from statefork.adapters.resources.browser.context import LiveContext, LiveTab
+
+PAUSE_SECONDS_MAX = 1.0
+
+
+def _note(paused: asyncio.Future[None], _: Any) -> None:
+    if not paused.done():
+        paused.set_result(None)
+
+
+class Paused:
+    """The tabs of one context that stand still."""
+
+    def __init__(self, live: LiveContext) -> None:
+        self._live = live
+        self._sessions: list[tuple[CDPSession, asyncio.Task[Any]]] = []
+
+    async def begin(self) -> None:
+        """Pause every tab that can be paused."""
+        await asyncio.gather(*[self._pause(tab) for tab in self._live.tabs if not tab.crashed])
+
+    async def _pause(self, tab: LiveTab) -> None:
+        with contextlib.suppress(PlaywrightError, TimeoutError):
+            session = await self._live.context.new_cdp_session(tab.page)
+            paused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            session.once("Debugger.paused", partial(_note, paused))
+            await session.send("Debugger.enable")
+            await session.send("Debugger.pause")
+            # A page with nothing to do would only pause at its next event: this statement is one.
+            nudge = asyncio.create_task(session.send("Runtime.evaluate", {"expression": "0"}))
+            self._sessions.append((session, nudge))
+            async with asyncio.timeout(PAUSE_SECONDS_MAX):
+                await paused
+
+    async def end(self) -> None:
+        """Let every tab go on. Idempotent."""
+        sessions, self._sessions = self._sessions, []
+        for session, nudge in sessions:
+            with contextlib.suppress(PlaywrightError):
+                await session.send("Debugger.disable")
+                await nudge
+                await session.detach()
+            if not nudge.done():
+                nudge.cancel()
+            await asyncio.wait({nudge})
+            with contextlib.suppress(PlaywrightError, asyncio.CancelledError):
+                nudge.result()

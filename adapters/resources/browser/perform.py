@@ -1,0 +1,300 @@
+"""Carrying out actions and looking. Runs on the asyncio thread."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from typing import Any
+
+import msgspec
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import FilePayload, Locator, Page
+
+from statefork.adapters.resources.browser import actions as a
+from statefork.adapters.resources.browser.context import LiveContext, LiveTab
+from statefork.adapters.resources.browser.settle import settle
+from statefork.engine.errors import ActionFailed, InvalidAction
+from statefork.journal.values import Json
+
+SNAPSHOT_TIMEOUT_MS = 10_000
+DOWNLOAD_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen, as bytes; the resource stores them as blobs."""
+
+    url: str
+    title: str
+    snapshot: bytes
+    screenshot: bytes
+    tabs: tuple[dict[str, Json], ...]  # url, title and active of each
+    downloads: dict[str, bytes]  # finished since the last look, by suggested name
+    value: dict[str, Json]
+
+
+async def perform(live: LiveContext, action: a.AnyAction, settle_seconds_max: float) -> dict[str, Json]:
+    """Carry out the action in the active tab and wait until it has come to rest. Returns what the action itself told.
+
+    Raises ActionFailed; and PlaywrightError, where the browser or the page's process died.
+    """
+    since = live.sequence
+    live.dialogs.clear()
+    live.dialog_answer = (action.dialog, action.dialog_text) if isinstance(action, a.Click) else ("dismiss", "")
+    tab = live.active
+    try:
+        told = await _carry_out(live, tab, action)
+    except PlaywrightError as error:
+        if tab.crashed or live.closed:
+            raise
+        if not tab.closed:  # a page that closed itself under the click did what it was told
+            raise ActionFailed(_reason(error), action=str(action.to_json()["type"])) from error
+        told = {}
+    if not live.tabs:
+        await live.new_tab()
+    # A click may have opened a tab, whose load begins now: that is the one to wait for.
+    await live.active.cdp()
+    await settle(live, live.active, since, settle_seconds_max)
+    if live.dialogs:
+        told["dialogs"] = [msgspec.to_builtins(dialog) for dialog in live.dialogs]
+    return told
+
+
+def _reason(error: PlaywrightError) -> str:
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    # "Locator.click: Timeout 500ms exceeded." says nothing of the target; the call log's first line does.
+    log = next((line.lstrip("- ") for line in lines if "waiting for" in line), "")
+    return f"{lines[0]} ({log})" if log and log not in lines[0] else lines[0]
+
+
+async def _carry_out(live: LiveContext, tab: LiveTab, action: a.AnyAction) -> dict[str, Json]:
+    page = tab.page
+    match action:
+        case a.Goto():
+            return await _goto(live, page, action.url, action.wait_until, action.timeout_ms)
+        case a.NewTab():
+            opened = await live.new_tab()
+            await opened.cdp()
+            if action.url == "about:blank":
+                return {}
+            return await _goto(live, opened.page, action.url, "load", action.timeout_ms)
+        case a.CloseTab():
+            await _tab(live, action.tab).page.close()
+        case a.SwitchTab():
+            live.activate(_tab(live, action.tab))
+            await live.active.page.bring_to_front()
+        case a.Back():
+            if await page.go_back(timeout=action.timeout_ms) is None and not await _moved(tab, -1):
+                raise ActionFailed("there is nothing to go back to", action="back")
+        case a.Forward():
+            if await page.go_forward(timeout=action.timeout_ms) is None and not await _moved(tab, +1):
+                raise ActionFailed("there is nothing to go forward to", action="forward")
+        case a.Reload():
+            await page.reload(timeout=action.timeout_ms)
+        case a.Wait():
+            await _wait(page, action)
+        case _:
+            await _on_target(page, action)
+    return {}
+
+
+async def _goto(live: LiveContext, page: Page, url: str, until: a.LoadState, timeout_ms: int) -> dict[str, Json]:
+    downloads = len(live.downloads)
+    try:
+        answer = await page.goto(url, wait_until=until, timeout=timeout_ms)
+    except PlaywrightError as error:
+        if "Download is starting" in error.message or len(live.downloads) > downloads:
+            return {}
+        raise
+    return {"status": answer.status} if answer is not None else {}
+
+
+async def _moved(tab: LiveTab, by: int) -> bool:
+    # Playwright answers None both when there was no entry and when the move stayed within one document.
+    _, index = await tab.history()
+    noted = tab.position
+    tab.position = index
+    return noted is not None and index == noted + by
+
+
+def _tab(live: LiveContext, number: int | None) -> LiveTab:
+    if number is None:
+        return live.active
+    if not 0 <= number < len(live.tabs):
+        raise InvalidAction(f"there is no tab {number}: {len(live.tabs)} are open", field="tab")
+    return live.tabs[number]
+
+
+def locate(page: Page, target: a.Targeted) -> Locator | None:
+    """The locator of a target; None when it is named by coordinates or not at all."""
+    root = page.frame_locator(target.frame) if target.frame else page
+    found: Locator | None = None
+    if target.selector:
+        found = root.locator(target.selector)
+    elif target.role:
+        role: Any = target.role
+        found = root.get_by_role(role, name=target.name or None, exact=target.exact)
+    elif target.label:
+        found = root.get_by_label(target.label, exact=target.exact)
+    elif target.text:
+        found = root.get_by_text(target.text, exact=target.exact)
+    return found.nth(target.nth) if found is not None and target.nth is not None else found
+
+
+async def _on_target(page: Page, action: a.Targeted) -> None:
+    found, timeout = locate(page, action), action.timeout_ms
+    if found is None:
+        async with _deadline(timeout):
+            await _at_point(page, action)
+        return
+    match action:
+        case a.Click():
+            await found.click(
+                button=action.button, click_count=action.count, modifiers=list(action.modifiers), timeout=timeout
+            )
+        case a.Hover():
+            await found.hover(timeout=timeout)
+        case a.Fill() if action.keys:
+            await found.press_sequentially(action.value, timeout=timeout)
+        case a.Fill():
+            await found.fill(action.value, timeout=timeout)
+        case a.Press():
+            await found.press(action.key, timeout=timeout)
+        case a.Select() if action.labels:
+            await found.select_option(label=list(action.labels), timeout=timeout)
+        case a.Select():
+            await found.select_option(value=list(action.values), timeout=timeout)
+        case a.Check():
+            await found.set_checked(action.checked, timeout=timeout)
+        case a.Scroll():
+            await found.hover(timeout=timeout)
+            await page.mouse.wheel(action.dx, action.dy)
+        case a.Upload():
+            files = [
+                FilePayload(name=f.name, mimeType=f.mime, buffer=base64.b64decode(f.content)) for f in action.files
+            ]
+            await found.set_input_files(files, timeout=timeout)
+        case _:
+            raise InvalidAction("the action has no target", field="type")
+
+
+@contextlib.asynccontextmanager
+async def _deadline(timeout_ms: int) -> Any:
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            yield
+    except TimeoutError:
+        raise PlaywrightError(f"Timeout {timeout_ms}ms exceeded.") from None
+
+
+async def _at_point(page: Page, action: a.Targeted) -> None:
+    """The same by coordinates; without them where the focus (keys) or the viewport's middle (wheel) is."""
+    if action.x is not None and action.y is not None:
+        await page.mouse.move(action.x, action.y)
+    match action:
+        case a.Hover():
+            return
+        case a.Scroll():
+            if action.x is None:
+                size = page.viewport_size or {"width": 0, "height": 0}
+                await page.mouse.move(size["width"] / 2, size["height"] / 2)
+            await page.mouse.wheel(action.dx, action.dy)
+            return
+        case a.Press():
+            if action.x is not None and action.y is not None:
+                await page.mouse.click(action.x, action.y)
+            await page.keyboard.press(action.key)
+            return
+        case a.Click():
+            assert action.x is not None
+            assert action.y is not None
+            for modifier in action.modifiers:
+                await page.keyboard.down(modifier)
+            await page.mouse.click(action.x, action.y, button=action.button, click_count=action.count)
+            for modifier in action.modifiers:
+                await page.keyboard.up(modifier)
+            return
+        case a.Fill():
+            assert action.x is not None
+            assert action.y is not None
+            await page.mouse.click(action.x, action.y)
+            if not action.keys:
+                await page.keyboard.press("ControlOrMeta+a")
+            await page.keyboard.type(action.value)
+            return
+        case a.Check():
+            assert action.x is not None
+            assert action.y is not None
+            await page.mouse.click(action.x, action.y)
+            return
+        case _:
+            raise InvalidAction("this action can't be aimed by coordinates", field="x")
+
+
+async def _wait(page: Page, action: a.Wait) -> None:
+    if action.url:
+        await page.wait_for_url(action.url, timeout=action.timeout_ms, wait_until="commit")
+        return
+    found = locate(page, action)
+    assert found is not None
+    found = found if action.nth is not None else found.first
+    await found.wait_for(state="hidden" if action.gone else "visible", timeout=action.timeout_ms)
+
+
+async def look(live: LiveContext, *, screenshot: bool) -> Look:
+    """See the active tab as it is now. Raises PlaywrightError, where the browser or the page's process died."""
+    tab = live.active
+    page = tab.page
+    url, title, text, png, titles = await asyncio.gather(
+        _settled(lambda: page.evaluate("() => location.href")),
+        _settled(page.title),
+        _settled(lambda: page.locator(":root").aria_snapshot(timeout=SNAPSHOT_TIMEOUT_MS)),
+        _shoot(page) if screenshot else asyncio.sleep(0, b""),
+        asyncio.gather(*[_title(one) for one in live.tabs]),
+    )
+    tab.position = (await tab.history())[1]
+    tabs: list[dict[str, Json]] = [
+        {"url": one.page.url, "title": name, "active": one is tab} for one, name in zip(live.tabs, titles, strict=True)
+    ]
+    return Look(
+        url=url,
+        title=title,
+        snapshot=text.encode(),
+        screenshot=png,
+        tabs=tuple(tabs),
+        downloads=await _finished(live),
+        value={},
+    )
+
+
+async def _settled(read: Any) -> Any:
+    """Read once more where a navigation destroyed the first reading."""
+    try:
+        return await read()
+    except PlaywrightError as error:
+        if "navigation" not in error.message and "context was destroyed" not in error.message:
+            raise
+        return await read()
+
+
+async def _title(tab: LiveTab) -> str:
+    try:
+        async with asyncio.timeout(2.0):
+            return await tab.page.title()
+    except (PlaywrightError, TimeoutError):
+        return ""
+
+
+async def _shoot(page: Page) -> bytes:
+    return await page.screenshot(animations="disabled", caret="hide", scale="css")
+
+
+async def _finished(live: LiveContext) -> dict[str, bytes]:
+    found = {}
+    for download in [one for one in live.downloads if one not in live.unfinished and one not in live.shown]:
+        live.shown.add(download)
+        with contextlib.suppress(PlaywrightError):
+            path = await download.path()
+            if path.stat().st_size <= DOWNLOAD_BYTES_MAX:
+                found[download.suggested_filename] = await asyncio.to_thread(path.read_bytes)
+    return found

@@ -1,0 +1,167 @@
+"""One environment's stay in the browser: a context that was made from a profile, and what is done to it as a whole.
+
+All methods run on the asyncio thread. The death of the browser, or of a page's process, ends every operation at once
+with RuntimeDied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import msgspec
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Page
+
+from statefork.adapters.resources.browser.actions import AnyAction
+from statefork.adapters.resources.browser.capture import capture, read_cookies
+from statefork.adapters.resources.browser.context import LiveContext
+from statefork.adapters.resources.browser.host import BrowserHost
+from statefork.adapters.resources.browser.pause import Paused
+from statefork.adapters.resources.browser.perform import Look, look, perform
+from statefork.adapters.resources.browser.restore import restore
+from statefork.adapters.resources.browser.state import Stored, changes, digest_of
+from statefork.engine.errors import ResourceFailed, RuntimeDied
+
+T = TypeVar("T")
+
+QUIET_SECONDS_MAX = 1.0
+ANSWER_SECONDS_MAX = 10.0
+DIFFERENCES_MAX = 50
+
+
+class Session:
+    """A live context with a baseline: what a capture gave when its content was last that of a sealed version."""
+
+    def __init__(self, resource: str, live: LiveContext) -> None:
+        self._resource = resource
+        self.live = live
+        self.baseline = ""
+        self.differences: tuple[str, ...] = ()
+        self._held: Stored | None = None
+        self._paused: Paused | None = None
+
+    @classmethod
+    async def make(cls, resource: str, host: BrowserHost, **options: Any) -> Session:
+        """An empty context. Raises RuntimeDied."""
+        try:
+            return cls(resource, LiveContext(await host.new_context(**options)))
+        except PlaywrightError as error:
+            raise RuntimeDied(f"the browser can't make a context: {_line(error)}", resource=resource) from error
+
+    async def fill(self, stored: Stored) -> None:
+        """Restore a profile, and compare what a capture gives then. Raises ResourceFailed, RuntimeDied."""
+        await self._guarded(self._fill(stored))
+
+    async def _fill(self, stored: Stored) -> None:
+        problems = await restore(self.live, stored.profile)
+        present = await capture(self.live)
+        self.baseline = digest_of(present.profile)
+        if not stored.profile.start:
+            problems += [f"{change.kind} {change.name}" for change in changes(stored.profile, present.profile)]
+            pairs = zip(stored.witnesses, present.witnesses, strict=False)
+            problems += [f"tab {number}: its text differs" for number, (was, now) in enumerate(pairs) if was != now]
+        self.differences = tuple(problems[:DIFFERENCES_MAX])
+
+    async def content(self) -> Stored:
+        """The content now, or that of the moment of ``hold``."""
+        return self._held if self._held is not None else await self._guarded(capture(self.live))
+
+    async def mark(self) -> str:
+        """Digest of the content; while held, of what can still change: the cookies."""
+        held = self._held
+        if held is None:
+            return digest_of((await self.content()).profile)
+        cookies = await self._guarded(read_cookies(self.live))
+        return digest_of(msgspec.structs.replace(held.profile, cookies=cookies))
+
+    async def hold(self) -> None:
+        """Wait for what the pages have asked for, take the content and stop the scripts. Idempotent."""
+        if self._held is None:
+            try:
+                await self._guarded(self._hold())
+            except BaseException:
+                await self.go_on()
+                raise
+
+    async def _hold(self) -> None:
+        await self.live.quiet(0, QUIET_SECONDS_MAX)
+        self._held = await capture(self.live)
+        self._paused = Paused(self.live)
+        await self._paused.begin()
+
+    async def go_on(self) -> None:
+        """Undo ``hold``. Idempotent."""
+        paused, self._paused, self._held = self._paused, None, None
+        if paused is not None:
+            await paused.end()
+
+    async def act(self, action: AnyAction, *, settle_seconds_max: float, screenshot: bool) -> Look:
+        """Act, come to rest, look. Raises ActionFailed, InvalidAction, RuntimeDied."""
+
+        async def work() -> Look:
+            told = await perform(self.live, action, settle_seconds_max)
+            return msgspec.structs.replace(await look(self.live, screenshot=screenshot), value=told)
+
+        return await self._guarded(work())
+
+    async def look(self, *, screenshot: bool) -> Look:
+        """See the active tab. Raises RuntimeDied."""
+        return await self._guarded(look(self.live, screenshot=screenshot))
+
+    async def answers(self) -> None:
+        """Return when the active page's script engine answers. Raises ResourceFailed, RuntimeDied."""
+
+        async def ask() -> None:
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                    await self.live.active.page.evaluate("() => document.readyState")
+            except TimeoutError:
+                raise ResourceFailed("it is busy", resource=self._resource) from None
+
+        await self._guarded(ask())
+
+    async def page(self) -> Page:
+        """The active tab's page."""
+        self._alive()
+        return self.live.active.page
+
+    async def close(self) -> None:
+        """Close the context. No unload handler runs and no beacon is sent. Idempotent."""
+        self._held = self._paused = None
+        await self.live.close()
+
+    def died(self, error: PlaywrightError | None = None) -> RuntimeDied:
+        """The error to raise when the context is broken."""
+        what = "the browser, or the process of one of its pages, has died"
+        return RuntimeDied(f"{what}: {_line(error)}" if error else what, resource=self._resource)
+
+    def _alive(self) -> None:
+        if self.live.broken:
+            raise self.died()
+
+    async def _guarded(self, work: Awaitable[T]) -> T:
+        task = asyncio.ensure_future(work)
+        try:
+            self._alive()
+            await asyncio.wait((task, self.live.death), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise self.died()
+            return task.result()
+        except PlaywrightError as error:
+            if self.live.broken:
+                raise self.died(error) from error
+            raise ResourceFailed(_line(error), resource=self._resource) from error
+        finally:
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({task})
+            if task.done() and not task.cancelled():
+                task.exception()
+
+
+def _line(error: PlaywrightError) -> str:
+    return error.message.splitlines()[0]
