@@ -1,0 +1,58 @@
+"""The gateway: the only way from a client to a shared server (see engine.ports.Gateway).
+
+    async with open_gateway(kernel) as gateway:
+        door = await gateway.open_proxy(identity, routes)
+
+Every request takes a lease of the kernel, gets a ticket that it can't forge, and is refused by name where it must not
+pass. A task group of the gateway owns all connections; leaving the context ends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+
+from statefork.adapters.interfaces.gateway.door import Door, ProxyDoor, SiteDoor
+from statefork.adapters.interfaces.gateway.limits import Limits
+from statefork.engine.ports import Admission, Route
+from statefork.journal.values import Identity
+
+__all__ = ["HttpGateway", "Limits", "open_gateway"]
+
+
+class HttpGateway:
+    """Opens doors. Made by ``open_gateway``."""
+
+    def __init__(self, admission: Admission, limits: Limits, tasks: anyio.abc.TaskGroup) -> None:
+        self._admission = admission
+        self._limits = limits
+        self._tasks = tasks
+
+    async def open_proxy(self, identity: Identity, routes: tuple[Route, ...]) -> Door:
+        """A forward-proxy port for one activation."""
+        return await self._open(ProxyDoor(identity.env, identity, routes, self._admission, self._limits))
+
+    async def open_site(self, env: str, route: Route) -> Door:
+        """A private base URL of one environment's site."""
+        return await self._open(SiteDoor(env, None, (route,), self._admission, self._limits))
+
+    async def _open(self, door: Door) -> Door:
+        await self._tasks.start(door.run)
+        return door
+
+
+@asynccontextmanager
+async def open_gateway(admission: Admission, limits: Limits | None = None) -> AsyncIterator[HttpGateway]:
+    """A gateway whose connections live in this context."""
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        try:
+            yield HttpGateway(admission, limits or Limits(), tasks)
+        except Exception as error:  # noqa: BLE001 - raised again below, as itself instead of in a group
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

@@ -1,0 +1,161 @@
+"""Doors: loopback ports that carry one identity (proxy) or one environment's site (private base URL)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+from anyio.abc import SocketAttribute, TaskStatus
+
+from statefork.adapters.interfaces.gateway import heads
+from statefork.adapters.interfaces.gateway.exchange import Client
+from statefork.adapters.interfaces.gateway.limits import Limits
+from statefork.adapters.interfaces.gateway.refusals import Headers, Refused
+from statefork.engine.ports import Admission, Route
+from statefork.journal.values import Identity
+
+_HOST = "127.0.0.1"
+_log = logging.getLogger("statefork.gateway")
+
+
+class Door:
+    """An open port (see engine.ports.Listener). What comes through it is attributed without asking the client."""
+
+    tunnels = False
+    websockets = True
+
+    def __init__(
+        self, env: str, identity: Identity | None, routes: tuple[Route, ...], admission: Admission, limits: Limits
+    ) -> None:
+        self.env = env
+        self.identity = identity
+        self.routes = routes
+        self.port = 0
+        self.base_url = ""
+        self._admission = admission
+        self._limits = limits
+        self._connections = 0
+        self._scope = anyio.CancelScope()
+        self._closed = anyio.Event()
+        self._carried: dict[Identity, set[_Carried]] = {}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Listen until closed. A task of the gateway's group."""
+        try:
+            with self._scope:
+                listener = await anyio.create_tcp_listener(local_host=_HOST, local_port=self.port)
+                async with listener, anyio.create_task_group() as tasks:
+                    self.port = listener.extra(SocketAttribute.local_port)
+                    self.base_url = f"http://{_HOST}:{self.port}"
+                    self._opened()
+                    task_status.started()
+                    await listener.serve(self._serve, tasks)
+        finally:
+            self._closed.set()
+
+    def _opened(self) -> None:
+        """The port is known now."""
+
+    async def _serve(self, stream: anyio.abc.ByteStream) -> None:
+        client = Client(stream, self, self._admission, self._limits)
+        self._connections += 1
+        try:
+            if self._connections > self._limits.connections_max:
+                await client.refuse_connection()
+            else:
+                await client.serve()
+        except Exception:  # noqa: BLE001 - logged with its traceback; one connection must not end the gateway
+            _log.exception("a connection of %s failed", self.identity or self.env)
+        finally:
+            self._connections -= 1
+
+    @asynccontextmanager
+    async def carrying(self, identity: Identity) -> AsyncIterator[None]:
+        """Around a connection that outlives its request: ``end`` closes it."""
+        carried = _Carried()
+        self._carried.setdefault(identity, set()).add(carried)
+        try:
+            with carried.scope:
+                yield
+        finally:
+            carried.ended.set()
+            group = self._carried[identity]
+            group.discard(carried)
+            if not group:
+                del self._carried[identity]
+
+    async def end(self, identity: Identity) -> None:
+        """Close the connections that still carry this identity, and join them."""
+        group = tuple(self._carried.get(identity, ()))
+        for carried in group:
+            carried.scope.cancel()
+        for carried in group:
+            await carried.ended.wait()
+
+    async def close(self) -> None:
+        """Stop accepting, end what is under way, and free the port. Idempotent."""
+        self._scope.cancel()
+        await self._closed.wait()
+
+    # -- what proxy and site doors do differently -------------------------------------------------------------
+
+    def find(self, authority: str | None, host_header: bytes, tunnel: str | None) -> tuple[str, Route]:
+        """The canonical host and the route of a request. Raises Refused."""
+        raise NotImplementedError
+
+    def inward(self, headers: Headers) -> Headers:
+        """Request headers as the application should see them."""
+        return headers
+
+    def outward(self, headers: Headers) -> Headers:
+        """Response headers as the client should see them."""
+        return headers
+
+
+class _Carried:
+    """A connection between requests: how to end it, and when it has ended."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+
+
+class ProxyDoor(Door):
+    """A forward proxy for one activation: the agent sees the original addresses."""
+
+    tunnels = True
+
+    def find(self, authority: str | None, host_header: bytes, tunnel: str | None) -> tuple[str, Route]:
+        """By the request's absolute target; inside a tunnel by the tunnel's host, which Host must repeat."""
+        if tunnel is not None:
+            if heads.canonical(host_header) != tunnel or authority not in (None, tunnel):
+                raise Refused(421, "unknown_host", f"this tunnel leads to {tunnel} only")
+            authority = tunnel
+        if authority is None:
+            raise Refused(421, "unknown_host", "this port is a proxy: ask it for http:// URLs")
+        return authority, heads.find_route(self.routes, authority)
+
+
+class SiteDoor(Door):
+    """A reverse proxy for plain HTTP clients: one site of one environment, always its present generation."""
+
+    def _opened(self) -> None:
+        self._names = heads.SiteNames(base_url=self.base_url, host=self.routes[0].host)
+        self._authorities = {f"{_HOST}:{self.port}", f"localhost:{self.port}"}
+
+    def find(self, authority: str | None, host_header: bytes, tunnel: str | None) -> tuple[str, Route]:
+        """The one route; another Host than the door's own comes from a page that rebinds names, and is refused."""
+        route = self.routes[0]
+        for claimed in (authority, heads.canonical(host_header)):
+            if claimed is not None and claimed not in self._authorities:
+                raise Refused(421, "unknown_host", f"{claimed} is not this door: it is {self.base_url}")
+        return heads.canonical(route.host.encode()), route
+
+    def inward(self, headers: Headers) -> Headers:
+        return self._names.inward(headers)
+
+    def outward(self, headers: Headers) -> Headers:
+        return self._names.outward(headers)

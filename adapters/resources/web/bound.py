@@ -1,0 +1,251 @@
+"""Inside the server process: which environment the running code belongs to, and what of it is still at work.
+
+Everything that an application keeps (connections, caches, open indexes) hangs on a :class:`Bound`: one environment and
+epoch. Dropping it drops them in all threads. Its gate decides whether its stores may be used right now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Literal, Protocol
+from weakref import WeakSet
+
+from statefork.journal.values import Identity, Json
+
+Stores = Mapping[str, Mapping[str, Json]]
+"""The declared stores of an application: what it is (``database``, ``media``, …) to where it is."""
+
+
+class NoEnvironment(RuntimeError):
+    """Code that belongs to no environment reached for a store."""
+
+
+class BindingEnded(RuntimeError):
+    """The environment of this code was cut off from its stores: its epoch or activation is over."""
+
+
+class StoreBusy(RuntimeError):
+    """A store can't be let go of: the message names the holder."""
+
+
+class Session(Protocol):
+    """Something open on a store (a database connection) that can be closed from any thread."""
+
+    def is_open(self) -> bool:
+        """Whether something would be closed."""
+        ...
+
+    def busy(self) -> str:
+        """What would break if it were closed now; empty when nothing would."""
+        ...
+
+    def close_now(self) -> None:
+        """Close it; it may be opened again later through the gate."""
+        ...
+
+    def interrupt(self) -> None:
+        """Make what runs on it end soon."""
+        ...
+
+
+class Work:
+    """One thing that runs for an environment: a request, a thread, a job."""
+
+    __slots__ = ("at_rest", "kind", "name", "number")
+
+    def __init__(self, number: int, kind: Literal["request", "thread", "job"], name: str) -> None:
+        self.number = number
+        self.kind = kind
+        self.name = name
+        self.at_rest = False  # an event stream: it waits between events, its stores are held by the gate instead
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+CURRENT: ContextVar[Bound | None] = ContextVar("statefork_bound", default=None)
+
+
+def current() -> Bound:
+    """The binding of the running code. Raises NoEnvironment."""
+    bound = CURRENT.get()
+    if bound is None:
+        raise NoEnvironment(
+            f"no environment is bound to thread {threading.current_thread().name!r}: "
+            "stores can be reached only from a request, or from what a request started"
+        )
+    return bound
+
+
+class Bound:
+    """One environment and epoch, bound to its stores for one activation."""
+
+    def __init__(self, identity: Identity, stores: Stores, on_idle: Callable[[Bound], None]) -> None:
+        self.identity = identity
+        self.stores = stores
+        self.local = threading.local()  # what is kept per thread
+        self.slots: dict[Any, Any] = {}  # what is shared by the environment's threads: its module-level caches
+        self.gate: Literal["open", "held", "cut"] = "open"
+        self.sessions: WeakSet[Session] = WeakSet()  # owned by their threads' part of ``local``
+        self._using: set[Session] = set()
+        self._work: dict[int, Work] = {}
+        self._numbers = itertools.count(1)
+        self._changed = threading.Condition(threading.RLock())
+        self._on_idle = on_idle
+
+    # -- the gate ---------------------------------------------------------------------------------------------
+
+    def pass_gate(self) -> None:
+        """Return when the stores may be used. Waits while they are held; raises BindingEnded once they are cut off."""
+        with self._changed:
+            while self.gate == "held":
+                self._changed.wait()
+            if self.gate == "cut":
+                raise BindingEnded(f"{self.identity} was ended: its stores are closed to this code")
+
+    @contextlib.contextmanager
+    def using(self, session: Session) -> Iterator[None]:
+        """Around each use of a session: it is not closed by others meanwhile."""
+        with self._changed:
+            self.pass_gate()
+            nested = session in self._using
+            self._using.add(session)
+        try:
+            yield
+        finally:
+            if not nested:
+                with self._changed:
+                    self._using.discard(session)
+                    cut = self.gate == "cut"
+                if cut:
+                    session.close_now()
+
+    def hold(self) -> None:
+        """Close every session and let none be opened until ``release_hold``. Raises StoreBusy, and holds nothing."""
+        with self._changed:
+            if self.gate == "cut":
+                return
+            busy = [what for session in self.sessions if (what := session.busy())]
+            busy += ["a statement is running" for session in self.sessions if session in self._using]
+            if busy:
+                raise StoreBusy("; ".join(sorted(set(busy))))
+            self.gate = "held"
+            for session in tuple(self.sessions):
+                session.close_now()
+
+    def release_hold(self) -> None:
+        """Undo ``hold``."""
+        with self._changed:
+            if self.gate == "held":
+                self.gate = "open"
+                self._changed.notify_all()
+
+    def cut(self) -> None:
+        """For ever: nothing of this binding reaches a store again; statements that run now are interrupted."""
+        with self._changed:
+            self.gate = "cut"
+            self._changed.notify_all()
+            for session in tuple(self.sessions):
+                if session in self._using:
+                    session.interrupt()
+                else:
+                    session.close_now()
+
+    # -- work -------------------------------------------------------------------------------------------------
+
+    def begin(self, kind: Literal["request", "thread", "job"], name: str) -> Work:
+        """Count something in. Raises BindingEnded."""
+        with self._changed:
+            if self.gate == "cut":
+                raise BindingEnded(f"{self.identity} was ended")
+            work = Work(next(self._numbers), kind, name)
+            self._work[work.number] = work
+            return work
+
+    def end(self, work: Work) -> None:
+        """Count it out. Idempotent."""
+        with self._changed:
+            if self._work.pop(work.number, None) is None:
+                return
+            idle = not self._pending()
+        if idle:
+            self._on_idle(self)
+
+    def rest(self, work: Work) -> None:
+        """From now on ``work`` only waits for events: a drain need not wait for it."""
+        with self._changed:
+            work.at_rest = True
+            idle = not self._pending()
+        if idle:
+            self._on_idle(self)
+
+    def _pending(self) -> list[Work]:
+        return [work for work in self._work.values() if not work.at_rest]
+
+    def pending(self) -> list[str]:
+        """The names of what must end before the environment is quiet."""
+        with self._changed:
+            return [str(work) for work in self._pending()]
+
+    def requests(self) -> int:
+        """How many requests run, event streams at rest among them."""
+        with self._changed:
+            return sum(work.kind == "request" for work in self._work.values())
+
+    def open_sessions(self) -> int:
+        """How many connections are open, in all threads."""
+        with self._changed:
+            return sum(session.is_open() for session in self.sessions)
+
+    def at_work(self) -> list[str]:
+        """The names of everything that runs, event streams at rest among them."""
+        with self._changed:
+            return [str(work) for work in self._work.values()]
+
+
+class Registry:
+    """All bindings of this server process, by (environment, epoch)."""
+
+    def __init__(self, on_idle: Callable[[Bound], None] = lambda bound: None) -> None:
+        self._bounds: dict[tuple[str, int], Bound] = {}
+        self._lock = threading.Lock()
+        self._on_idle = on_idle
+
+    def bind(self, identity: Identity, stores: Stores) -> Bound:
+        """Bind; the same again changes nothing, other stores or another activation replace the binding."""
+        key = (identity.env, identity.epoch)
+        with self._lock:
+            old = self._bounds.get(key)
+            if old is not None and old.identity == identity and old.stores == stores and old.gate != "cut":
+                return old
+            bound = self._bounds[key] = Bound(identity, stores, self._on_idle)
+        if old is not None:
+            old.cut()
+        return bound
+
+    def find(self, env: str, epoch: int) -> Bound | None:
+        """The binding of an environment's epoch, if there is one."""
+        with self._lock:
+            return self._bounds.get((env, epoch))
+
+    def of(self, env: str) -> list[Bound]:
+        """All bindings of an environment: two while a successor is staged beside its predecessor."""
+        with self._lock:
+            return [bound for (name, _), bound in self._bounds.items() if name == env]
+
+    def all(self) -> list[Bound]:
+        """Every binding."""
+        with self._lock:
+            return list(self._bounds.values())
+
+    def release(self, env: str, epoch: int) -> Bound | None:
+        """Forget a binding, cut off whatever still runs for it, and return it."""
+        with self._lock:
+            bound = self._bounds.pop((env, epoch), None)
+        if bound is not None:
+            bound.cut()
+        return bound

@@ -1,0 +1,174 @@
+"""Database connections: one wrapper per (thread, environment + epoch, alias), refused at connect without a binding.
+
+Refusing at lookup would be too early: Django reads ``connection.ops`` and ``features`` while models are defined.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager
+from typing import Any
+
+from statefork.adapters.resources.web.bound import CURRENT, Bound, NoEnvironment, Stores, current
+
+_SQLITE = "django.db.backends.sqlite3"
+
+
+def store_name(kind: str, alias: str) -> str:
+    """The contract's name for an alias: ``database`` for the default one, ``database.<alias>`` for others."""
+    return kind if alias == "default" else f"{kind}.{alias}"
+
+
+class DatabaseSession:
+    """A wrapper seen from outside its thread (see bound.Session)."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self.wrapper = wrapper
+
+    def is_open(self) -> bool:
+        """Whether the driver's connection is open."""
+        return self.wrapper.connection is not None
+
+    def busy(self) -> str:
+        """An open transaction would be lost."""
+        if self.wrapper.connection is not None and self.wrapper.in_atomic_block:
+            return f"a transaction is open on database {self.wrapper.alias!r}"
+        return ""
+
+    def close_now(self) -> None:
+        """Django's own close, from whichever thread."""
+        self.wrapper.inc_thread_sharing()
+        try:
+            self.wrapper.close()
+        finally:
+            self.wrapper.dec_thread_sharing()
+
+    def interrupt(self) -> None:
+        """End a running statement, where the driver can do that from another thread."""
+        raw = self.wrapper.connection
+        stop = getattr(raw, "interrupt", None) or getattr(raw, "cancel", None)
+        if stop is not None:
+            stop()
+
+
+def _bound_class(base: type[Any]) -> type[Any]:
+    """``base``, a backend's DatabaseWrapper, with every use of the connection behind the binding's gate."""
+
+    class BoundDatabaseWrapper(base):  # type: ignore[misc]  # the base is known at run time only
+        def bind(self, bound: Bound) -> None:
+            self.statefork_bound = bound
+            self.statefork_session = DatabaseSession(self)
+            self.execute_wrappers.append(self._through_gate)
+
+        def _using(self) -> AbstractContextManager[None]:
+            if CURRENT.get() is not self.statefork_bound:  # a module kept the connection of whoever imported it
+                raise NoEnvironment(f"this connection to {self.alias!r} belongs to {self.statefork_bound.identity}")
+            return self.statefork_bound.using(self.statefork_session)
+
+        def connect(self) -> None:
+            with self._using():
+                super().connect()
+
+        def _commit(self) -> None:
+            with self._using():
+                super()._commit()
+
+        def _through_gate(self, execute: Any, sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+            with self._using():
+                cursor = context["cursor"]
+                if self.connection is None or getattr(cursor.cursor, "connection", self.connection) != self.connection:
+                    # closed for a snapshot after the cursor was made: outside a transaction nothing is lost by anew
+                    self.ensure_connection()
+                    cursor.cursor = self.create_cursor()
+                return execute(sql, params, many, context)
+
+    return BoundDatabaseWrapper
+
+
+_classes: dict[type[Any], type[Any]] = {}
+
+
+def _open(alias: str, settings: dict[str, Any], bound: Bound) -> Any:
+    from django.db.utils import load_backend
+
+    address = bound.stores.get(store_name("database", alias))
+    if address is None:
+        raise NoEnvironment(f"database {alias!r} is not a store of this environment: declare it in the contract")
+    options = copy.deepcopy(settings)
+    if "path" in address:
+        options["NAME"] = str(address["path"])
+    else:
+        options.update({key.upper(): value for key, value in address.items() if key.upper() in _SERVER_KEYS})
+    base = load_backend(options["ENGINE"]).DatabaseWrapper
+    wrapper = _classes.setdefault(base, _bound_class(base))(options, alias)
+    wrapper.bind(bound)
+    bound.sessions.add(wrapper.statefork_session)
+    bound.local.__dict__.setdefault("sessions", []).append(wrapper.statefork_session)
+    return wrapper
+
+
+_SERVER_KEYS = frozenset({"NAME", "USER", "PASSWORD", "HOST", "PORT"})
+
+
+def refuse_connect(*_: Any, **__: Any) -> None:
+    """What connecting does without a binding."""
+    current()
+    raise NoEnvironment("this connection was made outside of any environment")
+
+
+def install() -> None:
+    """Patch ``django.db.connections``."""
+    from django.db.utils import ConnectionHandler
+
+    unbound = ConnectionHandler.__getitem__
+
+    def getitem(self: Any, alias: str) -> Any:
+        bound = CURRENT.get()
+        if bound is None:
+            connection = unbound(self, alias)
+            connection.connect = refuse_connect
+            return connection
+        mine = bound.local.__dict__.setdefault("databases", {})
+        if alias not in mine:
+            if alias not in self.settings:
+                raise self.exception_class(f"The connection {alias!r} doesn't exist.")
+            mine[alias] = _open(alias, self.settings[alias], bound)
+        return mine[alias]
+
+    def everything(self: Any, initialized_only: bool = False) -> list[Any]:
+        bound = CURRENT.get()
+        if bound is None:  # an unbound connection is never open: there is nothing to close or reset
+            return [] if initialized_only else [self[alias] for alias in self]
+        mine = bound.local.__dict__.get("databases", {})
+        declared = [alias for alias in self if store_name("database", alias) in bound.stores]
+        return [self[alias] for alias in declared if not initialized_only or alias in mine]
+
+    ConnectionHandler.__getitem__ = getitem
+    ConnectionHandler.all = everything
+
+
+def verify_settings() -> None:
+    """Any engine may be used: where it connects to is decided by the binding."""
+
+
+def check_stores(stores: Stores) -> None:
+    """The default database is needed, and a path only fits SQLite."""
+    from django.conf import settings
+
+    address = stores.get("database")
+    if address is None:
+        raise ValueError("the settings use a database, and the contract declares no store 'database'")
+    engine = settings.DATABASES["default"]["ENGINE"]
+    if ("path" in address) != (engine == _SQLITE):
+        raise ValueError(f"store 'database' does not fit the settings' ENGINE {engine!r}")
+
+
+def ready(bound: Bound) -> None:
+    """Each declared database answers."""
+    from django.db import connections
+
+    for connection in connections.all():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.fetchone()
+    connections.close_all()

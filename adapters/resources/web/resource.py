@@ -1,0 +1,286 @@
+"""A web application as a resource: one resident server, a namespace per (environment, epoch), nothing of its own kept.
+
+Whatever the application stores lies in the resources that it depends on, so the resource is derived: every version
+is the same, and a branch is only the right to be bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import anyio
+import msgspec
+
+from statefork.adapters.resources.web.edge import READY_PATH
+from statefork.adapters.resources.web.server import AppServer, Launch
+from statefork.engine.errors import ForeignHandle, NotReady, ResourceFailed
+from statefork.engine.ports import Change, Needs, Owner, Route, Services, Strategy, Usage
+from statefork.journal.values import Binding, Branch, Handle, Identity, Sealed
+
+VERSION = "stateless"
+_PROBE_S = 30.0
+_HEAD_BYTES_MAX = 65536
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a contract may say of a ``web`` resource."""
+
+    stack: Literal["django"]
+    settings: str  # the application's settings module
+    host: str  # what the agent sees, e.g. "shop.example"
+    stores: dict[str, str] = {}  # kind (database, media, search, cache, sessions; "database.<alias>") to resource
+    path: str = ""  # directory with the project's modules, relative to the contract; empty = they are installed
+    threads: int = 16
+    requests_per_environment_max: int = 12  # of one environment at one time: its siblings keep the other threads
+    probe: str = READY_PATH  # path asked through the gateway: answered with less than 400 when the site is ready
+    start_s: float = 60.0
+    grace_s: float = 2.0  # how long an unbind waits for what was cut off
+
+
+class WebResource:
+    """One application on one shared server (see engine.ports.Resource and Drainable)."""
+
+    adapter = "web"
+
+    def __init__(self, name: str, options: Options, services: Services) -> None:
+        self.name = name
+        self.options = options
+        self._services = services
+        self._sites: dict[str, Any] = {}  # environment to its site door, which outlives epochs
+        self._bindings: dict[tuple[str, int], Binding] = {}
+        path = str((services.base_dir / options.path).resolve()) if options.path else ""
+        self.server = AppServer(
+            Launch(
+                name=name,
+                stack=options.stack,
+                settings=options.settings,
+                threads=options.threads,
+                requests_per_environment_max=options.requests_per_environment_max,
+                start_s=options.start_s,
+                log=services.state / "logs" / f"{name}.log",
+                path=path,
+            )
+        )
+
+    def strategy(self) -> Strategy:
+        """One process for all environments."""
+        return Strategy(
+            name=f"shared {self.options.stack} server",
+            reason=f"one process, {self.options.threads} threads; each request is bound by its signed ticket",
+        )
+
+    async def start(self) -> None:
+        """Start the server. Idempotent."""
+        await self.server.start()
+
+    async def stop(self) -> None:
+        """Close the site doors and end the server. Idempotent."""
+        for env in list(self._sites):
+            await self._sites.pop(env).close()
+        self._bindings.clear()
+        await self.server.stop()
+
+    # -- versions: there is only one --------------------------------------------------------------------------
+
+    def _version(self) -> Sealed:
+        return Sealed(journal=self._services.journal, resource=self.name, adapter=self.adapter, version=VERSION)
+
+    async def provision(self) -> Sealed:
+        """The constant version."""
+        return self._version()
+
+    async def branch(self, sealed: Sealed, owner: Owner) -> Branch:
+        """The right to be bound as (environment, epoch)."""
+        self._mine(sealed)
+        return Branch(
+            journal=self._services.journal,
+            resource=self.name,
+            adapter=self.adapter,
+            id=f"{owner.env}-e{owner.epoch}",
+            env=owner.env,
+            epoch=owner.epoch,
+            base=sealed.version,
+        )
+
+    async def seal(self, branch: Branch) -> Sealed:
+        """The constant version."""
+        self._mine(branch)
+        return self._version()
+
+    async def write_mark(self, branch: Branch) -> str:
+        """Nothing is ever written here; the stores have marks of their own."""
+        self._mine(branch)
+        return VERSION
+
+    async def digest(self, sealed: Sealed) -> str:
+        """The digest of nothing."""
+        self._mine(sealed)
+        return hashlib.sha256(VERSION.encode()).hexdigest()
+
+    async def diff(self, before: Sealed, after: Sealed) -> AsyncIterator[Change]:
+        """Two versions never differ."""
+        self._mine(before)
+        self._mine(after)
+        nothing: tuple[Change, ...] = ()
+        for change in nothing:
+            yield change
+
+    async def usage(self, handle: Handle) -> Usage:
+        """Nothing on disk."""
+        self._mine(handle)
+        return Usage(private_bytes=0)
+
+    async def inventory(self) -> AsyncIterator[Handle]:
+        """The bindings of the running server; after a restart of the engine there are none."""
+        for env, epoch in self.server.bound():
+            yield await self.branch(self._version(), Owner(env=env, epoch=epoch))
+
+    async def discard(self, handle: Handle) -> None:
+        """Evict a branch that is still bound; versions cost nothing. Idempotent."""
+        self._mine(handle)
+        if isinstance(handle, Branch) and (handle.env, handle.epoch) in self.server.bound():
+            await self._evict(handle.env, handle.epoch)
+
+    def _mine(self, handle: Handle) -> None:
+        if handle.journal != self._services.journal or handle.resource != self.name:
+            raise ForeignHandle(
+                f"the handle belongs to journal {handle.journal}, resource {handle.resource!r}", resource=self.name
+            )
+
+    # -- bindings ---------------------------------------------------------------------------------------------
+
+    async def bind(self, branch: Branch, identity: Identity, needs: Needs) -> Binding:
+        """Tell the server where the environment's stores are, and open its private base URL."""
+        self._mine(branch)
+        assert (branch.env, branch.epoch) == (identity.env, identity.epoch)
+        await self.server.bind(identity.env, identity.epoch, identity.activation, self._stores(needs))
+        try:
+            site = self._sites.get(identity.env)
+            if site is None:
+                site = self._sites[identity.env] = await self._services.gateway.open_site(identity.env, self._route())
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.server.release(identity.env, identity.epoch)
+            raise
+        binding = Binding(
+            journal=self._services.journal,
+            resource=self.name,
+            adapter=self.adapter,
+            branch=branch.id,
+            identity=identity,
+            address={
+                "host": self.options.host,
+                "upstream_host": "127.0.0.1",
+                "upstream_port": self.server.port,
+                "ticket_key_hex": self.server.ticket_key.hex(),
+                "base_url": site.base_url,
+            },
+        )
+        self._bindings[identity.env, identity.epoch] = binding
+        return binding
+
+    def _stores(self, needs: Needs) -> dict[str, Any]:
+        stores = {}
+        for kind, resource in self.options.stores.items():
+            if resource not in needs.bindings:
+                raise ResourceFailed(
+                    f"store {kind!r} of {self.name!r} is resource {resource!r}, which is not bound",
+                    hint=f"List {resource!r} in depends_on",
+                    resource=self.name,
+                )
+            stores[kind] = dict(needs.bindings[resource].address)
+        return stores
+
+    def _route(self) -> Route:
+        return Route(
+            host=self.options.host,
+            upstream_host="127.0.0.1",
+            upstream_port=self.server.port,
+            ticket_key=self.server.ticket_key,
+        )
+
+    async def probe(self, binding: Binding) -> None:
+        """Ask the site through the gateway, as this very activation. Raises NotReady with what it answered."""
+        self._mine(binding)
+        door = await self._services.gateway.open_proxy(binding.identity, (self._route(),))
+        try:
+            with anyio.fail_after(_PROBE_S):
+                status, text = await _ask(door.port, self.options.host, self.options.probe)
+        except (TimeoutError, OSError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
+            raise NotReady(f"{self.name} of {binding.identity} did not answer: {error!r}", resource=self.name) from None
+        finally:
+            with anyio.CancelScope(shield=True):
+                await door.close()
+        if not 200 <= status < 400:
+            raise NotReady(f"{self.name} of {binding.identity} answered {status}: {text}", resource=self.name)
+
+    async def unbind(self, binding: Binding) -> None:
+        """Cut the environment off, wait for what was running, and forget it."""
+        self._mine(binding)
+        key = (binding.identity.env, binding.identity.epoch)
+        known = self._bindings.get(key)
+        if known is not None and known.identity != binding.identity:
+            return  # a later activation of the same epoch has taken over
+        await self._evict(*key)
+
+    async def _evict(self, env: str, epoch: int) -> None:
+        binding = self._bindings.pop((env, epoch), None)
+        site = self._sites.get(env)
+        if site is not None and binding is not None:
+            await site.end(binding.identity)
+        if site is not None and not any(name == env for name, _ in self._bindings):
+            del self._sites[env]
+            await site.close()
+        await self.server.call("terminate", env=env, epoch=epoch)
+        with anyio.move_on_after(self.options.grace_s):
+            await self.server.idle(env, epoch)
+        await self.server.release(env, epoch)
+
+    async def quiesce(self, branch: Branch) -> None:
+        """Close the environment's connections and let none be opened. Raises ResourceBusy, naming the holder."""
+        self._mine(branch)
+        await self.server.call("quiesce", env=branch.env, epoch=branch.epoch)
+
+    async def thaw(self, branch: Branch) -> None:
+        """Connections may be opened again."""
+        self._mine(branch)
+        await self.server.call("thaw", env=branch.env, epoch=branch.epoch)
+
+    # -- draining ---------------------------------------------------------------------------------------------
+
+    async def pending(self, branch: Branch) -> tuple[str, ...]:
+        """Requests that outlived their lease, threads and jobs that they started: each by name."""
+        self._mine(branch)
+        return await self.server.pending(branch.env, branch.epoch)
+
+    async def drained(self, branch: Branch) -> None:
+        """Return when nothing is pending."""
+        self._mine(branch)
+        await self.server.idle(branch.env, branch.epoch)
+
+    async def terminate(self, branch: Branch) -> tuple[str, ...]:
+        """Cut whatever runs off from the stores, give it a moment to end, and name what lives on."""
+        self._mine(branch)
+        await self.server.call("terminate", env=branch.env, epoch=branch.epoch)
+        with anyio.move_on_after(self.options.grace_s):
+            await self.server.idle(branch.env, branch.epoch)
+        return await self.server.pending(branch.env, branch.epoch)
+
+
+async def _ask(port: int, host: str, path: str) -> tuple[int, str]:
+    """GET through a proxy door; the status and the beginning of the body."""
+    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(f"GET http://{host}{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        answer = b""
+        try:
+            while len(answer) < _HEAD_BYTES_MAX:
+                answer += await stream.receive()
+        except anyio.EndOfStream:
+            pass
+    head, _, body = answer.partition(b"\r\n\r\n")
+    words = head.split(b" ", 2)
+    if len(words) < 2 or not words[1].isdigit():
+        raise anyio.EndOfStream
+    return int(words[1]), body[:500].decode(errors="replace")

@@ -1,0 +1,1 @@
+"""A small Django project that keeps state in every way that the tests speak of. It knows nothing of statefork."""

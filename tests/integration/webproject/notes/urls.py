@@ -1,0 +1,27 @@
+"""Urls, with the media served as many projects do it."""
+
+from django.conf import settings
+from django.urls import path
+from django.views.static import serve
+from notes import views
+
+urlpatterns = [
+    path("notes/", views.notes),
+    path("add/", views.add),
+    path("login/", views.login),
+    path("whoami/", views.whoami),
+    path("upload/", views.upload),
+    path("media/<path:path>", serve, {"document_root": settings.MEDIA_ROOT}),
+    path("cache/", views.cached),
+    path("site/", views.site),
+    path("mail/", views.mailbox),
+    path("search/", views.search),
+    path("stream/", views.stream),
+    path("events/", views.events),
+    path("later/", views.later),
+    path("job/", views.job),
+    path("unbound/", views.unbound),
+    path("transaction/", views.transaction),
+    path("echo/", views.echo),
+    path("scan/", views.scan),
+]
