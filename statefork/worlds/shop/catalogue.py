@@ -13,6 +13,9 @@ SEED = 20250301
 OPENED = datetime(2025, 3, 1, 9, tzinfo=UTC)
 """The moment at which the seeded shop stands."""
 
+REVIEWS = 540
+"""How many reviews the seed writes; their primary keys are 1 to this."""
+
 PASSWORD = "correct-horse-battery"
 """The password of every seeded customer."""
 
@@ -120,6 +123,17 @@ class Article(NamedTuple):
     description: str
     price: Decimal
     stock: int
+
+    @property
+    def number(self) -> int:
+        """Its primary key: products are made in this order."""
+        return int(self.upc.removeprefix("HP"))
+
+    @property
+    def path(self) -> str:
+        """Path of its page."""
+        slug = self.title.lower().replace(",", "").replace(" ", "-")
+        return f"/catalogue/{slug}_{self.number}/"
 
     @property
     def image(self) -> str:
