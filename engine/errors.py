@@ -5,15 +5,43 @@ The journal's own faults live in :mod:`statefork.journal.errors` and share the r
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from statefork.engine.places import Problem
 from statefork.journal.errors import StateforkError
 
 __all__ = ["StateforkError"]
 
 
 class ContractError(StateforkError):
-    """A contract can't be used; ``facts`` has ``file``, ``line`` and ``key`` as far as they are known."""
+    """A contract can't be used; ``facts`` has ``file``, ``line`` and ``key`` as far as they are known.
+
+    ``problems`` has everything that is wrong, each with its place; ``facts`` are of the first.
+    """
 
     code = "contract_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        problems: Sequence[Problem] = (),
+        hint: str = "",
+        **facts: str | int | float | bool | None,
+    ) -> None:
+        super().__init__(message, hint=hint, **facts)
+        self.problems = tuple(problems)
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem], *, hint: str = "") -> ContractError:
+        """One error that tells all the problems, a line each."""
+        assert problems
+        first = problems[0].place
+        lines = [str(problem) for problem in problems]
+        message = lines[0] if len(lines) == 1 else "\n  ".join([f"{first.file}: {len(lines)} problems", *lines])
+        where: dict[str, str | int] = {"file": first.file, "line": first.line, "column": first.column, "key": first.key}
+        return cls(message, problems=problems, hint=hint, **where)
 
 
 class UnknownRef(StateforkError):
@@ -52,6 +80,18 @@ class StaleGeneration(StateforkError):
     code = "stale_generation"
 
 
+class IllegalTransition(StateforkError):
+    """The transition table has no such row: the command makes no sense in the environment's phase."""
+
+    code = "illegal_transition"
+
+
+class HeldByCaller(StateforkError):
+    """The caller holds a lease on the environment that it wants to change, and would wait for itself."""
+
+    code = "held_by_caller"
+
+
 class NotReady(StateforkError):
     """A resource is not bound, or has not passed its readiness probe."""
 
@@ -82,6 +122,30 @@ class TornCut(TransitionAborted):
     code = "torn_cut"
 
 
+class InDoubt(StateforkError):
+    """An append got no answer and could not be read back: the environment stays frozen until recovery settles it."""
+
+    code = "in_doubt"
+
+
+class PartialFork(StateforkError):
+    """Some children of a fork failed. ``born`` names the survivors, ``failed`` gives each failure."""
+
+    code = "partial_fork"
+
+    def __init__(self, source: str, born: Sequence[str], failed: Mapping[str, StateforkError]) -> None:
+        first = next(iter(failed.values()))
+        super().__init__(
+            f"{len(failed)} of {len(born) + len(failed)} children of {source} failed ({', '.join(failed)}): {first}",
+            hint="The others serve; fork again for the rest",
+            source=source,
+            born=", ".join(born),
+            failed=", ".join(failed),
+        )
+        self.born = tuple(born)
+        self.failed = dict(failed)
+
+
 class ResourceBusy(StateforkError):
     """A resource can't be sealed without breaking somebody (an open transaction, a session lock); it is named."""
 
@@ -104,6 +168,7 @@ class ActionFailed(StateforkError):
     """The action was carried out and the world said no: no such element, navigation error, time-out inside the page."""
 
     code = "action_failed"
+    seen: Any = None  # what was seen after it, where an interface has looked
 
 
 class InvalidAction(StateforkError):

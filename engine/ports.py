@@ -164,6 +164,15 @@ class Drainable(Protocol):
 
 
 @runtime_checkable
+class Resident(Protocol):
+    """A resource whose runtime is a resident process, shared by all environments."""
+
+    def roots(self) -> tuple[int, ...]:
+        """Pids of the runtime's topmost processes now (their descendants belong to it); empty while it is down."""
+        ...
+
+
+@runtime_checkable
 class Actor(Protocol):
     """A resource through which an agent acts and sees (a browser, a desktop)."""
 
@@ -233,6 +242,18 @@ class Blobs(Protocol):
 
     def get(self, digest: str) -> bytes:
         """The bytes; raises BlobMissing."""
+        ...
+
+
+class Clock(Protocol):
+    """The engine's only time. Deadlines run on anyio's own clock, so that mock clocks work."""
+
+    def now(self) -> float:
+        """Unix seconds, UTC: what events bear."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed moment: what durations are measured by."""
         ...
 
 

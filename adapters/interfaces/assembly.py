@@ -1,0 +1,90 @@
+"""Putting an engine together: state directory, journal, bases, gateway, resources, kernel; and taking it apart again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from statefork.adapters.interfaces.gateway import open_gateway
+from statefork.adapters.interfaces.registry import make_resources
+from statefork.adapters.interfaces.worlds import Progress, prepare_bases, read_contract
+from statefork.engine.contract import check_bases
+from statefork.engine.kernel import Kernel, open_kernel
+from statefork.engine.ports import AdmissionRequest, Blobs, RequestLease, Services
+from statefork.engine.runtimes import reap_leftovers
+from statefork.engine.settings import Settings
+from statefork.journal.log import Journal
+from statefork.journal.store import open_state
+
+
+class Assembled(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a running engine."""
+
+    kernel: Kernel
+    journal: Journal
+    blobs: Blobs
+    state: Path
+
+
+class LateAdmission:
+    """The gateway's way to a kernel that is opened after it: the kernel needs resources, and those need the gateway.
+
+    No door is open before the kernel is there, so nothing can ask too early.
+    """
+
+    def __init__(self) -> None:
+        self.kernel: Kernel | None = None
+
+    def _there(self) -> Kernel:
+        assert self.kernel is not None, "a door was opened before the kernel"
+        return self.kernel
+
+    def admit(self, request: AdmissionRequest) -> AbstractAsyncContextManager[RequestLease]:
+        """See :class:`statefork.engine.ports.Admission`."""
+        return self._there().admit(request)
+
+    def refuse(self, request: AdmissionRequest, *, status: int, code: str, detail: str) -> None:
+        """See :class:`statefork.engine.ports.Admission`."""
+        self._there().refuse(request, status=status, code=code, detail=detail)
+
+    def record_input(
+        self, lease: RequestLease, *, method: str, url: str, headers: Mapping[str, str], body: bytes, status: int
+    ) -> None:
+        """See :class:`statefork.engine.ports.Admission`."""
+        self._there().record_input(lease, method=method, url=url, headers=headers, body=body, status=status)
+
+
+def _silent(fraction: float, text: str) -> None:
+    """The progress of nobody."""
+
+
+@asynccontextmanager
+async def assemble(
+    contract: str | Path, *, state: Path, settings: Settings, progress: Progress | None
+) -> AsyncIterator[Assembled]:
+    """A running engine over a state directory. See :func:`statefork.open_engine` for what is raised."""
+    parsed, file = read_contract(contract)
+    state = state.absolute()
+    async with open_state(state, write=True) as opened:
+        await anyio.to_thread.run_sync(reap_leftovers, state, opened.journal.id)
+        base_dir = await anyio.to_thread.run_sync(prepare_bases, parsed, file, state, progress or _silent)
+        check_bases(parsed, base_dir)
+        admission = LateAdmission()
+        async with open_gateway(admission) as gateway:
+            services = Services(
+                state=state, journal=opened.journal.id, blobs=opened.blobs, gateway=gateway, base_dir=base_dir
+            )
+            resources = make_resources(parsed, services)
+            async with open_kernel(
+                journal=opened.journal,
+                contract=parsed,
+                resources=resources,
+                blobs=opened.blobs,
+                settings=settings,
+                opened=admission,
+            ) as kernel:
+                yield Assembled(kernel=kernel, journal=opened.journal, blobs=opened.blobs, state=state)

@@ -1,0 +1,191 @@
+"""The Python face: :func:`open_engine` wires journal, kernel, adapters and gateway together (the composition root).
+
+::
+
+    async with statefork.open_engine("shop", state="./state") as engine:
+        env = await engine.create("shop-1")
+        seen = await env.act(Goto("http://shop.example/"))
+        ref = await env.snapshot()
+        left, right = await engine.fork("shop-1", n=2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from statefork.adapters.interfaces.assembly import Assembled, assemble
+from statefork.adapters.interfaces.environment import Environment
+from statefork.adapters.interfaces.views import Cost, ProcessCost
+from statefork.adapters.interfaces.worlds import Progress
+from statefork.engine.capsule import Capsule, Phase
+from statefork.engine.collect import GcReport
+from statefork.engine.errors import ForeignHandle, PartialFork
+from statefork.engine.kernel import Kernel, Settings
+from statefork.engine.memory import tree_pss
+from statefork.engine.ports import Blobs, Change
+from statefork.engine.recovery import RecoveryReport
+from statefork.engine.refs import Ref, as_ref, resolve
+from statefork.journal.log import Journal
+from statefork.journal.values import Moment
+from statefork.replay.rollout import RolloutResult, rollout
+
+__all__ = ["Engine", "Environment", "open_engine"]
+
+DIFF_CHANGES_MAX = 1_000
+"""Changes that ``diff`` lists per resource unless told otherwise."""
+
+
+class Engine:
+    """One open state directory: environments are made, found, forked and replayed through it."""
+
+    def __init__(self, assembled: Assembled) -> None:
+        self._assembled = assembled
+        self.kernel: Kernel = assembled.kernel
+        self.blobs: Blobs = assembled.blobs
+        self.journal: Journal = assembled.journal
+        self.state: Path = assembled.state
+
+    # --- environments -------------------------------------------------------------------------------------------
+
+    @property
+    def capsules(self) -> Mapping[str, Capsule]:
+        """The control state of every environment, retired ones included."""
+        return self.kernel.environments
+
+    @property
+    def recovered(self) -> RecoveryReport:
+        """What opening this state directory found and repaired."""
+        return self.kernel.recovered
+
+    def environments(self) -> list[Environment]:
+        """Every environment that is not retired, in the order of their names."""
+        alive = (name for name, capsule in sorted(self.capsules.items()) if capsule.phase is not Phase.RETIRED)
+        return [Environment(self.kernel, self.blobs, name) for name in alive]
+
+    def environment(self, name: str) -> Environment:
+        """The environment of that name. Raises UnknownEnvironment."""
+        self.kernel.world.capsule(name)
+        return Environment(self.kernel, self.blobs, name)
+
+    async def create(self, name: str) -> Environment:
+        """A new environment over the contract's base: generation 1, bound and probed.
+
+        Raises EnvironmentExists, TransitionAborted (naming the component that failed).
+        """
+        await self.kernel.create(name)
+        return self.environment(name)
+
+    async def fork(
+        self, ref: str | Ref | Moment, *, n: int = 1, names: Sequence[str] | None = None
+    ) -> list[Environment]:
+        """``n`` children that continue from a moment: the present (one snapshot for all), or a published generation.
+
+        Children are called ``<parent>-f1`` and so on unless ``names`` says otherwise. Each succeeds or fails on its
+        own: PartialFork carries the survivors' names and the others' errors. Raises UnknownRef.
+        """
+        ref = as_ref(ref)
+        chosen = tuple(names) if names is not None else self._free_names(ref.env, n)
+        self.kernel.world.capsule(ref.env)
+        source = ref.env if ref.is_now else resolve(ref, self.kernel.histories())
+        results = await self.kernel.fork(source, chosen)
+        failed = {result.env: result.error for result in results if result.error is not None}
+        born = [self.environment(result.env) for result in results if result.error is None]
+        if failed:
+            raise PartialFork(str(ref), [child.name for child in born], failed)
+        return born
+
+    async def clone(self, ref: str | Ref | Moment, name: str) -> Environment:
+        """A new environment whose origin (generation 1) is that moment. Raises UnknownRef, EnvironmentExists."""
+        ref = as_ref(ref)
+        self.kernel.world.capsule(ref.env)
+        await self.kernel.clone(ref.env if ref.is_now else resolve(ref, self.kernel.histories()), name)
+        return self.environment(name)
+
+    def moment(self, ref: str | Ref | Moment) -> Moment:
+        """The published generation a ref names. Raises UnknownRef with the nearest one."""
+        return resolve(as_ref(ref), self.kernel.histories())
+
+    def _free_names(self, parent: str, n: int) -> tuple[str, ...]:
+        names: list[str] = []
+        number = 0
+        while len(names) < n:
+            number += 1
+            name = f"{parent}-f{number}"
+            if name not in self.capsules:
+                names.append(name)
+        return tuple(names)
+
+    # --- the past -----------------------------------------------------------------------------------------------
+
+    async def replay(self, name: str, *, keep: bool = False) -> RolloutResult:
+        """Re-execute the environment's trajectory on a fresh fork of its origin and compare every observation.
+
+        The fork is retired afterwards unless ``keep``. Raises UnknownEnvironment, TransitionAborted.
+        """
+        return await rollout(self.kernel, self.journal, self.blobs, name, keep=keep)
+
+    async def diff(
+        self, before: str | Ref | Moment, after: str | Ref | Moment, *, limit: int = DIFF_CHANGES_MAX
+    ) -> dict[str, list[Change]]:
+        """What differs between two published generations, by resource, at most ``limit`` changes each."""
+        old = self.kernel.world.generation(self.moment(before)).manifest
+        new = self.kernel.world.generation(self.moment(after)).manifest
+        changes: dict[str, list[Change]] = {}
+        for name in self.kernel.contract.order:
+            if name not in old or name not in new:
+                raise ForeignHandle(f"{before} and {after} are not of one contract: only one of them has {name!r}")
+            if old[name].sealed.version == new[name].sealed.version:
+                continue
+            found: list[Change] = []
+            async for change in self.kernel.resources[name].diff(old[name].sealed, new[name].sealed):
+                found.append(change)
+                if len(found) >= limit:
+                    break
+            if found:
+                changes[name] = found
+        return changes
+
+    # --- cost and upkeep ----------------------------------------------------------------------------------------
+
+    async def gc(self) -> GcReport:
+        """Remove what no environment reaches: orphans, and sealed versions of no generation."""
+        return await self.kernel.collect()
+
+    async def cost(self) -> Cost:
+        """Memory of the shared runtimes (PSS) and each environment's private bytes on disk."""
+        runtimes = []
+        for name, resource in self.kernel.resources.items():
+            pid = getattr(resource, "pid", None)
+            if pid is not None:
+                processes, pss = await anyio.to_thread.run_sync(tree_pss, pid)
+                runtimes.append(ProcessCost(resource=name, processes=processes, pss_bytes=pss))
+        private = {env.name: await env.private_bytes() for env in self.environments()}
+        own = await anyio.to_thread.run_sync(own_pss)
+        return Cost(runtimes=tuple(runtimes), engine_pss_bytes=own, private_bytes=private)
+
+
+def own_pss() -> int:
+    """PSS of the engine's own process, children not counted, in bytes."""
+    return tree_pss(None)[1]
+
+
+@asynccontextmanager
+async def open_engine(
+    contract: str | Path,
+    *,
+    state: str | Path = "./state",
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> AsyncIterator[Engine]:
+    """Open a state directory for a contract (a path, or the name of a packaged world) and serve it.
+
+    Bases are built and runtimes started as needed; what a crash left behind is settled first (``engine.recovered``).
+    Leaving parks every environment. ``progress`` is called with a fraction and a sentence while bases are built.
+    Raises ContractError, MissingDependency, StateLocked, JournalCorrupt.
+    """
+    async with assemble(contract, state=Path(state), settings=settings or Settings(), progress=progress) as assembled:
+        yield Engine(assembled)

@@ -1,0 +1,94 @@
+"""Finding a contract and preparing the bases it names.
+
+A contract is given by path, or by the name of a packaged world (``shop``). When it names a ``build`` module, that module
+makes the bases once per recipe; they are kept under the state directory and used again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+
+from statefork.adapters.interfaces.registry import adapter_names
+from statefork.engine.contract import Contract, load_contract
+from statefork.engine.errors import ContractError, MissingDependency
+
+Progress = Callable[[float, str], None]
+"""Called with a fraction from 0 to 1 and a sentence about what is being done."""
+
+_WORLDS = "statefork.worlds"
+
+
+def packaged_worlds() -> dict[str, Path]:
+    """The worlds that come with statefork: name and contract file."""
+    root = resources.files(_WORLDS)
+    found = {}
+    for entry in root.iterdir():
+        contract = entry / f"{entry.name}.toml"
+        if contract.is_file():
+            found[entry.name] = Path(str(contract))
+    return dict(sorted(found.items()))
+
+
+def find_contract(contract: str | Path) -> Path:
+    """The contract file meant by a path or by a packaged world's name. Raises ContractError when there is none."""
+    path = Path(contract)
+    if path.is_file():
+        return path.resolve()
+    worlds = packaged_worlds()
+    if str(contract) in worlds:
+        return worlds[str(contract)]
+    raise ContractError(
+        f"no contract at {str(contract)!r}",
+        hint=f"Give the path of a contract file, or one of the packaged worlds: {', '.join(worlds) or 'none'}",
+        file=str(contract),
+    )
+
+
+def read_contract(contract: str | Path) -> tuple[Contract, Path]:
+    """The parsed contract and the file it came from."""
+    path = find_contract(contract)
+    return load_contract(path, adapters=adapter_names()), path
+
+
+def _build_module(contract: Contract) -> ModuleType:
+    assert contract.build
+    try:
+        return importlib.import_module(contract.build)
+    except ModuleNotFoundError as missing:
+        name = missing.name or ""
+        if name and contract.build.startswith(name):
+            raise ContractError(
+                f"contract {contract.name!r} names build = {contract.build!r}, and there is no such module",
+                hint="Name an importable module that has build(directory, progress) and recipe_digest()",
+                key="contract.build",
+            ) from missing
+        raise MissingDependency(
+            f"world {contract.name!r} needs the Python package {name!r}, which is not installed",
+            hint="pip install 'statefork[demo]'",
+        ) from missing
+
+
+def prepare_bases(contract: Contract, file: Path, state: Path, progress: Progress) -> Path:
+    """The directory that the contract's ``base`` paths are relative to; built first where the contract says how.
+
+    Building is atomic: an interrupted build leaves a ``.partial`` directory, which the next one removes. Bases of other
+    recipes stay: generations made from them may still be alive.
+    """
+    if contract.build is None:
+        return file.parent
+    module = _build_module(contract)
+    worlds = state / "worlds"
+    target = worlds / f"{contract.name}-{module.recipe_digest()[:16]}"
+    if target.is_dir():
+        return target
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    module.build(partial, progress)
+    partial.rename(target)
+    return target
