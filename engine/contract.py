@@ -1,0 +1,391 @@
+"""Resource contracts: which state decides what a task observes and what it is worth, and how each part is kept.
+
+A contract is TOML or JSON::
+
+    [contract]
+    name = "notes"
+
+    [resources.db]
+    adapter = "sqlite"
+    base = "notes.sqlite3"
+
+This module knows the keys that every resource has (``adapter``, ``durability``, ``depends_on``); all others are options
+of the adapter, which gives a Struct for them (see :meth:`Contract.convert`). Every problem is told with its place, all
+problems at once. Parsing does no I/O; :func:`load_contract` and :func:`check_bases` read the file system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from statefork.engine.errors import ContractError
+from statefork.engine.places import KeyPath, Place, Places, Problem, json_places, toml_places
+from statefork.journal.values import Json
+
+DURABILITIES = ("authoritative", "derived", "ephemeral")
+NAME_LENGTH_MAX = 63
+CONTRACT_BYTES_MAX = 1_000_000
+RESOURCES_MAX = 100
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(?:[_-][a-z0-9]+)*")
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_CONTRACT_KEYS = ("name", "build")
+_RESOURCE_KEYS = ("adapter", "durability", "depends_on")
+_ALONE = {"base": "path", "host": "host"}  # options that no two resources of a contract may share
+_MSGSPEC_PATH = re.compile(r" - at `\$(?P<path>.*)`$")
+_MSGSPEC_FIELD = re.compile(r"unknown field `(?P<field>[^`]+)`")
+_MSGSPEC_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_TOML_ERROR = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a contract. ``options`` are the adapter's own keys, as they stand in the file."""
+
+    name: str
+    adapter: str
+    durability: str = "authoritative"
+    depends_on: tuple[str, ...] = ()
+    options: dict[str, Json] = {}
+
+
+class Contract:
+    """A valid contract. ``order`` names every resource after those that it depends on; ``digest`` ignores layout."""
+
+    def __init__(
+        self, *, name: str, text: str, build: str | None, resources: Mapping[str, ResourceSpec], places: Places
+    ) -> None:
+        self.name = name
+        self.text = text
+        self.build = build
+        self.resources = dict(resources)
+        self.order = _order(self.resources)
+        self.digest = _digest(name, build, self.resources)
+        self._places = places
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Contract) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"<Contract {self.name!r} {self.digest[:12]} {', '.join(self.order)}>"
+
+    def place(self, resource: str, key: str = "") -> Place:
+        """Where a resource's option stands in the file (``stores.database``), or the nearest key around it."""
+        steps: KeyPath = tuple(part for part in key.split(".") if part)
+        return self._places.of(("resources", resource, *steps))
+
+    def problem(self, resource: str, key: str, message: str) -> ContractError:
+        """The error that an adapter raises about one of its options; it names the line."""
+        return ContractError.of([Problem(place=self.place(resource, key), message=message)])
+
+    def convert(self, resource: str, options: type[S]) -> S:
+        """A resource's options as the adapter's Struct.
+
+        Raises ContractError, naming file, line and key, where an option is unknown, missing or of a wrong type.
+        """
+        spec = self.resources[resource]
+        try:
+            return msgspec.convert(spec.options, options)
+        except msgspec.ValidationError as error:
+            raise self._option_error(spec, options, str(error)) from error
+
+    def _option_error(self, spec: ResourceSpec, options: type[msgspec.Struct], message: str) -> ContractError:
+        path: KeyPath = ("resources", spec.name)
+        at = _MSGSPEC_PATH.search(message)
+        if at:
+            message = message[: at.start()]
+            for field, index in _MSGSPEC_STEP.findall(at["path"]):
+                path = (*path, field or int(index))
+        unknown = _MSGSPEC_FIELD.search(message)
+        if unknown:
+            path = (*path, unknown["field"])
+            known = [field.encode_name for field in msgspec.structs.fields(options)] if not at else []
+            message = _unknown(f"key for adapter {spec.adapter!r}", unknown["field"], known)
+        return ContractError.of([Problem(place=self._places.of(path), message=message)])
+
+
+def load_contract(path: Path, *, adapters: Collection[str] | None = None) -> Contract:
+    """Read and parse a contract file. Raises ContractError, also where the file can't be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ContractError(f"can't read the contract {str(path)!r}: {reason}", file=str(path)) from error
+    return parse_contract(text, str(path), adapters=adapters)
+
+
+def parse_contract(text: str, file: str, *, adapters: Collection[str] | None = None) -> Contract:
+    """The contract that a text holds; ``file`` is only named in errors.
+
+    ``adapters``: the adapters there are; None accepts every name. Raises ContractError with all problems found.
+    """
+    document, places = _decode(text, file)
+    reading = _Reading(places, adapters)
+    contract = reading.contract(document, text)
+    if contract is None or reading.problems:
+        ordered = sorted(reading.problems, key=lambda problem: (problem.place.line, problem.place.column))
+        raise ContractError.of(ordered)
+    return contract
+
+
+def check_bases(contract: Contract, directory: Path) -> None:
+    """Raise ContractError for every ``base`` that does not exist; relative ones are relative to the directory."""
+    problems = [
+        Problem(place=contract.place(spec.name, "base"), message=f"there is nothing at {str(directory / base)!r}")
+        for spec in contract.resources.values()
+        if isinstance(base := spec.options.get("base"), str) and not (directory / base).exists()
+    ]
+    if problems:
+        raise ContractError.of(problems, hint="Make the base first, or name a build module that makes it")
+
+
+def _decode(text: str, file: str) -> tuple[Any, Places]:
+    if len(text) > CONTRACT_BYTES_MAX:
+        raise ContractError(f"{file}: a contract has at most {CONTRACT_BYTES_MAX} characters", file=file)
+    try:
+        if text.lstrip().startswith("{"):  # no TOML document begins like this
+            return json.loads(text), json_places(text, file)
+        return tomllib.loads(text), toml_places(text, file)
+    except json.JSONDecodeError as error:
+        _syntax(file, "JSON", error.msg, error.lineno, error.colno, error)
+    except tomllib.TOMLDecodeError as error:
+        at = _TOML_ERROR.search(str(error))
+        message = _TOML_ERROR.sub("", str(error))
+        line, column = (int(at["line"]), int(at["column"])) if at and at["line"] else (text.rstrip().count("\n") + 1, 1)
+        _syntax(file, "TOML", message, line, column, error)
+    except RecursionError as error:
+        raise ContractError(f"{file}: nested too deeply", file=file) from error
+
+
+def _syntax(file: str, language: str, message: str, line: int, column: int, cause: Exception) -> NoReturn:
+    place = Place(file=file, line=line, column=column)
+    raise ContractError.of([Problem(place=place, message=f"not valid {language}: {message}")]) from cause
+
+
+class _Reading:
+    """One pass over a decoded document, which collects what is wrong instead of stopping at the first."""
+
+    def __init__(self, places: Places, adapters: Collection[str] | None) -> None:
+        self.places = places
+        self.adapters = adapters
+        self.problems: list[Problem] = []
+
+    def contract(self, document: Any, text: str) -> Contract | None:
+        for path in self.places.repeated:
+            self._wrong(path, "this name stands twice in one table")
+        if not isinstance(document, dict):
+            self._wrong((), "a contract is a table with [contract] and [resources.NAME]")
+            return None
+        self._known_keys((), document, ("contract", "resources"))
+        head = self._table((), document, "contract")
+        name = self._name(head)
+        build = self._build(head)
+        entries = self._table((), document, "resources")
+        if entries is not None and not entries:
+            self._wrong(("resources",), "a contract names at least one resource")
+        if entries and len(entries) > RESOURCES_MAX:
+            self._wrong(("resources",), f"a contract has at most {RESOURCES_MAX} resources, not {len(entries)}")
+            return None
+        specs = {key: spec for key, value in (entries or {}).items() if (spec := self._resource(key, value))}
+        self._graph(specs, entries or {})
+        self._alone(specs)
+        if self.problems or name is None:
+            return None
+        return Contract(name=name, text=text, build=build, resources=specs, places=self.places)
+
+    def _wrong(self, path: KeyPath, message: str) -> None:
+        self.problems.append(Problem(place=self.places.of(path), message=message))
+
+    def _known_keys(self, path: KeyPath, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        for key in table:
+            if key not in known:
+                self._wrong((*path, key), _unknown("key", key, known))
+
+    def _table(self, path: KeyPath, within: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+        value = within.get(key)
+        if isinstance(value, dict):
+            return value
+        self._wrong((*path, key), f"missing: a contract has a table [{key}]" if value is None else "must be a table")
+        return None
+
+    def _name(self, head: Mapping[str, Any] | None) -> str | None:
+        if head is None:
+            return None
+        self._known_keys(("contract",), head, _CONTRACT_KEYS)
+        name = head.get("name")
+        if name is None:
+            self._wrong(("contract", "name"), "missing: a contract has a name")
+        elif (fault := _bad_name(name)) is not None:
+            self._wrong(("contract", "name"), fault)
+        else:
+            return str(name)
+        return None
+
+    def _build(self, head: Mapping[str, Any] | None) -> str | None:
+        build = (head or {}).get("build")
+        if build is None or (isinstance(build, str) and _MODULE.fullmatch(build)):
+            return build
+        self._wrong(("contract", "build"), f"must be the name of a Python module, such as 'shop.build', not {build!r}")
+        return None
+
+    def _resource(self, name: str, value: Any) -> ResourceSpec | None:
+        path: KeyPath = ("resources", name)
+        before = len(self.problems)
+        if (fault := _bad_name(name)) is not None:
+            self._wrong(path, fault)
+        if not isinstance(value, dict):
+            self._wrong(path, f"must be a table [resources.{name}]")
+            return None
+        adapter = value.get("adapter")
+        if adapter is None:
+            self._wrong((*path, "adapter"), "missing: a resource names its adapter")
+        elif not isinstance(adapter, str):
+            self._wrong((*path, "adapter"), f"must be a string, not {adapter!r}")
+        elif self.adapters is not None and adapter not in self.adapters:
+            self._wrong((*path, "adapter"), _unknown("adapter", adapter, sorted(self.adapters)))
+        durability = value.get("durability", DURABILITIES[0])
+        if durability not in DURABILITIES:
+            self._wrong((*path, "durability"), f"must be one of {', '.join(DURABILITIES)}, not {durability!r}")
+        depends_on = self._depends_on(path, value.get("depends_on", []))
+        options = {key: option for key, option in value.items() if key not in _RESOURCE_KEYS}
+        for key, option in options.items():
+            self._plain((*path, key), option)
+        if len(self.problems) > before:
+            return None
+        return ResourceSpec(
+            name=name, adapter=str(adapter), durability=durability, depends_on=depends_on, options=options
+        )
+
+    def _depends_on(self, path: KeyPath, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+            self._wrong((*path, "depends_on"), "must be a list of resource names")
+            return ()
+        for index, name in enumerate(value):
+            if name in value[:index]:
+                self._wrong((*path, "depends_on", index), f"{name!r} stands twice")
+        return tuple(value)
+
+    def _plain(self, path: KeyPath, value: Any) -> None:
+        """Options must be what JSON can say too, so that a contract has one meaning and one digest in both."""
+        if isinstance(value, dict):
+            for key, member in value.items():
+                self._plain((*path, key), member)
+        elif isinstance(value, list):
+            for index, member in enumerate(value):
+                self._plain((*path, index), member)
+        elif isinstance(value, float) and not math.isfinite(value):
+            self._wrong(path, "must be a finite number")
+        elif value is not None and not isinstance(value, bool | int | float | str):
+            self._wrong(path, "dates and times are written as strings")
+
+    def _graph(self, specs: Mapping[str, ResourceSpec], entries: Mapping[str, Any]) -> None:
+        for spec in specs.values():
+            for index, needed in enumerate(spec.depends_on):
+                if needed not in entries:
+                    message = _unknown("resource", needed, entries)
+                    self._wrong(("resources", spec.name, "depends_on", index), message)
+        cycle = _cycle(specs)
+        if cycle:
+            path: KeyPath = ("resources", cycle[0], "depends_on")
+            self._wrong(path, f"resources depend on each other in a circle: {' -> '.join(cycle)}")
+
+    def _alone(self, specs: Mapping[str, ResourceSpec]) -> None:
+        for option, noun in _ALONE.items():
+            taken: list[tuple[ResourceSpec, str]] = []
+            for spec in specs.values():
+                value = spec.options.get(option)
+                if not isinstance(value, str):
+                    continue
+                for other, held in taken:
+                    if _overlap(option, value, held):
+                        message = f"two resources on one {noun}: {other.name!r} has {held!r} too"
+                        if value != held:
+                            message = f"two resources on one {noun}: {other.name!r} has {held!r}, which overlaps"
+                        self._wrong(("resources", spec.name, option), message)
+                taken.append((spec, value))
+
+
+def _bad_name(name: Any) -> str | None:
+    if isinstance(name, str) and _NAME.fullmatch(name) and len(name) <= NAME_LENGTH_MAX:
+        return None
+    rule = "small letters, digits, '-' and '_', beginning with a letter"
+    return f"{name!r} is no name: at most {NAME_LENGTH_MAX} {rule}"
+
+
+def _unknown(noun: str, name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    if near:
+        return f"unknown {noun} {name!r}; did you mean {near[0]!r}?"
+    return f"unknown {noun} {name!r}; there are: {', '.join(known)}" if known else f"unknown {noun} {name!r}"
+
+
+def _overlap(option: str, one: str, two: str) -> bool:
+    if option != "base":
+        return one.casefold() == two.casefold()
+    a, b = _normal(one), _normal(two)
+    return a.is_relative_to(b) or b.is_relative_to(a)
+
+
+def _normal(path: str) -> PurePosixPath:
+    parts: list[str] = []
+    for part in PurePosixPath(path).parts:
+        if part == ".." and parts and parts[-1] not in ("..", "/"):
+            parts.pop()
+        else:
+            parts.append(part)
+    return PurePosixPath(*parts)
+
+
+def _cycle(specs: Mapping[str, ResourceSpec]) -> tuple[str, ...]:
+    """One circle of dependencies, its first name repeated at the end; empty where there is none."""
+    done: set[str] = set()
+    trail: list[str] = []
+
+    def visit(name: str) -> tuple[str, ...]:
+        if name in trail:
+            return (*trail[trail.index(name) :], name)
+        if name in done or name not in specs:
+            return ()
+        trail.append(name)
+        for needed in specs[name].depends_on:
+            if circle := visit(needed):
+                return circle
+        done.add(trail.pop())
+        return ()
+
+    return next((circle for name in specs if (circle := visit(name))), ())
+
+
+def _order(resources: Mapping[str, ResourceSpec]) -> tuple[str, ...]:
+    """Dependencies first; otherwise as in the file."""
+    placed: dict[str, None] = {}
+
+    def place(name: str) -> None:
+        if name not in placed:
+            for needed in resources[name].depends_on:
+                place(needed)
+            placed[name] = None
+
+    for name in resources:
+        place(name)
+    return tuple(placed)
+
+
+def _digest(name: str, build: str | None, resources: Mapping[str, ResourceSpec]) -> str:
+    content = {"name": name, "build": build, "resources": msgspec.to_builtins(dict(resources))}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
