@@ -1,0 +1,60 @@
+"""Offline, independent checkers of a journal and its stores: one for each rule that never bends.
+
+They share no code with the engine: rows are read raw, decoded and hashed anew, and folded into a small account of their
+own. Memory does not grow with the journal: a little per environment; what must be remembered for longer lies in a
+private temporary database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from statefork.journal.codec import Codec
+from statefork.journal.log import Recorded
+from statefork.replay.audit.checker import Checker
+from statefork.replay.audit.fold import Fold
+from statefork.replay.audit.heads import Heads
+from statefork.replay.audit.report import Checked, Finding, Report, Unreadable
+from statefork.replay.audit.rows import Row
+from statefork.replay.audit.run import Audit, Progress
+from statefork.replay.audit.source import JOURNAL_FILE, JournalFile
+from statefork.replay.audit.stores import Stores
+
+__all__ = ["Checked", "Finding", "Report", "Unreadable", "audit", "audit_recorded"]
+
+
+def audit(state: str | Path, *, stores: bool = True, progress: Progress | None = None) -> Report:
+    """Check the journal of a state directory, and what it refers to, against every rule.
+
+    An engine may be running: the audit looks at one consistent moment. With ``stores``, blobs and sealed versions are
+    looked at, too. Never raises for what it finds: what can't be read is in the report.
+    """
+    folder = Path(state)
+    try:
+        file = JournalFile(folder / JOURNAL_FILE)
+    except Unreadable as error:
+        return Report(journal="", events=0, environments=0, checked=(), unreadable=(str(error),))
+    with closing(file):
+        more: list[Callable[[Heads], Checker]] = [Fold]
+        if stores:
+            more.append(partial(Stores, folder))
+        return Audit(more, kept_heads=file.heads()).run(file.rows(), progress)
+
+
+def audit_recorded(recorded: Iterable[Recorded]) -> Report:
+    """The same for events that were read elsewhere (a journal in memory): without stores."""
+    codec = Codec()
+    rows = (
+        Row(
+            position=one.position,
+            stream=one.stream,
+            version=one.version,
+            digest=one.hash,
+            raw=codec.encode(one.event),
+        )
+        for one in recorded
+    )
+    return Audit([Fold]).run(rows)

@@ -1,0 +1,45 @@
+"""What every checker is: fed with rows one by one, it says which break its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from statefork.replay.audit.heads import Heads
+from statefork.replay.audit.report import Finding
+from statefork.replay.audit.rows import Row
+
+
+class Checker:
+    """Base of the checkers. ``look`` sees a row while ``heads`` still stands at the row before it."""
+
+    invariant: ClassVar[str]
+    rule: ClassVar[str]  # the rule as a clause: "one generation per operation"
+
+    def __init__(self, heads: Heads) -> None:
+        self.heads = heads
+        self.looked_at = 0
+        self.violations = 0
+
+    def look(self, row: Row) -> Iterable[str]:
+        """Sentences, one per broken rule; none for rows that are as they should be."""
+        raise NotImplementedError
+
+    def finish(self) -> Iterable[str]:
+        """Sentences about the journal as a whole, after its last row."""
+        return ()
+
+    def close(self) -> None:
+        """Free what the checker holds."""
+
+    def findings(self, row: Row) -> Iterator[Finding]:
+        """What ``look`` says of a row, as findings."""
+        for sentence in self.look(row):
+            self.violations += 1
+            yield Finding(invariant=self.invariant, position=row.position, stream=row.stream, sentence=sentence)
+
+    def last_findings(self) -> Iterator[Finding]:
+        """What ``finish`` says, as findings."""
+        for sentence in self.finish():
+            self.violations += 1
+            yield Finding(invariant=self.invariant, position=0, stream="journal", sentence=sentence)

@@ -1,0 +1,126 @@
+"""I4: a manifest names every required resource of the contract exactly once, each sealed, all of one cut."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from statefork.replay.audit import heads as kinds
+from statefork.replay.audit.checker import Checker
+from statefork.replay.audit.heads import Heads
+from statefork.replay.audit.rows import Row
+from statefork.replay.audit.spill import open_spill
+
+_SCHEMA = "create table cut (env text, generation int, digest text, primary key (env, generation)) without rowid;"
+_COPIES = frozenset({"reset", "restore", "recover", "fork", "clone"})  # publish exactly what their source holds
+_REQUIRED = ("authoritative", "derived")
+
+
+class Manifests(Checker):
+    """Manifests fit the registered contract, bear this journal's handles, and copies equal what they copy."""
+
+    invariant = "I4"
+    rule = "manifests name every required resource once, sealed in one cut"
+
+    def __init__(self, heads: Heads) -> None:
+        super().__init__(heads)
+        self._journal = ""
+        self._contracts: dict[str, dict[str, Any]] = {}
+        self._cuts = open_spill(_SCHEMA)
+
+    def close(self) -> None:
+        self._cuts.close()
+
+    def look(self, row: Row) -> Iterator[str]:
+        match row.kind:
+            case kinds.JOURNAL:
+                self._journal = row.text("journal")
+            case kinds.CONTRACT:
+                yield from self._contract(row)
+            case kinds.PROVISIONED:
+                self.looked_at += 1
+                yield from self._manifest(row)
+            case kinds.PUBLISHED:
+                self.looked_at += 1
+                yield from self._manifest(row)
+                yield from self._cut(row)
+            case _:
+                pass
+
+    def _contract(self, row: Row) -> Iterator[str]:
+        try:
+            self._contracts[row.text("digest")] = _resources(row.text("text"))
+        except ValueError as error:
+            yield f"the contract {row.text('name')} can't be read: {error}"
+
+    def _manifest(self, row: Row) -> Iterator[str]:
+        whose = row.text("env", "the base")
+        manifest = row.table("manifest")
+        for name in row.twice:
+            yield f"the manifest of {whose} names {name} twice"
+        contract = self._contracts.get(row.text("contract"))
+        if contract is None:
+            yield f"the manifest of {whose} is of a contract that is not registered: {row.text('contract')}"
+            contract = {}
+        for name, wanted in contract.items():
+            if name not in manifest and wanted["durability"] in _REQUIRED:
+                yield f"the manifest of {whose} lacks {name}"
+        for name, component in manifest.items():
+            if contract and name not in contract:
+                yield f"the manifest of {whose} names {name}, which its contract does not know"
+            yield from self._component(whose, name, component, contract.get(name))
+
+    def _component(self, whose: str, name: str, component: Any, wanted: Mapping[str, Any] | None) -> Iterator[str]:
+        sealed = component.get("sealed") if isinstance(component, dict) else None
+        if not isinstance(sealed, dict) or not sealed.get("version"):
+            yield f"the manifest of {whose} has {name} without a sealed version"
+            return
+        if sealed.get("resource") != name:
+            yield f"the manifest of {whose} has a version of {sealed.get('resource')} in the place of {name}"
+        if self._journal and sealed.get("journal") != self._journal:
+            yield f"the manifest of {whose} has {name} from another journal: {sealed.get('journal')}"
+        if wanted is None:
+            return
+        if sealed.get("adapter") != wanted["adapter"]:
+            yield f"{name} of {whose} was sealed by {sealed.get('adapter')}, the contract says {wanted['adapter']}"
+        if sorted(component.get("depends_on", ())) != sorted(wanted["depends_on"]):
+            said = component.get("depends_on")
+            yield f"{name} of {whose} depends on {said}, the contract says {wanted['depends_on']}"
+
+    def _cut(self, row: Row) -> Iterator[str]:
+        env, generation, op = row.text("env"), row.number("generation"), row.text("op")
+        digest = _digest(row.table("manifest"))
+        source = row.moment("source")
+        if op in _COPIES and source is not None:
+            found = self._cuts.execute("select digest from cut where env = ? and generation = ?", source).fetchone()
+            if found is None:
+                yield f"{op} published {env}@{generation} from {source[0]}@{source[1]}, which was never published"
+            elif found[0] != digest:
+                yield f"{op} published {env}@{generation} with other components than {source[0]}@{source[1]} has"
+        elif op in ("reset", "restore", "recover", "fork", "clone"):
+            yield f"{op} published {env}@{generation} without saying from where"
+        self._cuts.execute("insert or ignore into cut values (?, ?, ?)", (env, generation, digest))
+
+
+def _resources(text: str) -> dict[str, dict[str, Any]]:
+    """What a contract asks of each resource. Read here anew: the audit does not trust the engine's reader."""
+    try:
+        contract: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        contract = json.loads(text)
+    found = {}
+    for name, entry in contract.get("resources", {}).items():
+        found[name] = {
+            "adapter": entry.get("adapter"),
+            "durability": entry.get("durability", "authoritative"),
+            "depends_on": list(entry.get("depends_on", ())),
+        }
+    return found
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    names = {name: component.get("sealed") for name, component in manifest.items() if isinstance(component, dict)}
+    return hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()

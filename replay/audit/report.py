@@ -1,0 +1,98 @@
+"""What an audit found: values that print as text or JSON and give the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+EXIT_CLEAN = 0
+EXIT_VIOLATIONS = 1
+EXIT_UNREADABLE = 2
+FINDINGS_MAX = 1000  # findings beyond this are counted, not kept: a report's size does not grow with the journal
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One broken rule, at one event (``position`` 0: not at an event, but in the stores)."""
+
+    invariant: str  # I1 … I10
+    position: int
+    stream: str
+    sentence: str
+
+    def __str__(self) -> str:
+        where = f"position {self.position} ({self.stream})" if self.position else self.stream
+        return f"{self.invariant} at {where}: {self.sentence}"
+
+
+class Unreadable(Exception):
+    """Something that had to be read can't be read, so nothing is claimed about it."""
+
+    def __init__(self, sentence: str, *, position: int = 0) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.position = position
+
+    def __str__(self) -> str:
+        return f"{self.sentence} (position {self.position})" if self.position else self.sentence
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What one checker looks after, and how much of it there was to look at."""
+
+    invariant: str
+    rule: str
+    looked_at: int
+    violations: int
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole audit. ``clean`` means: everything could be read, and no rule was found broken."""
+
+    journal: str
+    events: int
+    environments: int
+    checked: tuple[Checked, ...]
+    findings: tuple[Finding, ...] = ()
+    findings_left_out: int = 0
+    unreadable: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """No violation and nothing unreadable."""
+        return not self.findings and not self.unreadable
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 violations, 2 unreadable. A violation that was found counts more than what couldn't be read."""
+        if self.findings:
+            return EXIT_VIOLATIONS
+        return EXIT_UNREADABLE if self.unreadable else EXIT_CLEAN
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return {"clean": self.clean, "exit_code": self.exit_code, **found}
+
+    def lines(self) -> Iterable[str]:
+        """The report as text for people: verdict first."""
+        total = len(self.findings) + self.findings_left_out
+        if self.clean:
+            yield f"clean: {self.events} events of {self.environments} environments keep every rule that was checked"
+        elif self.findings:
+            yield f"{total} violation{'s' if total != 1 else ''} in {self.events} events"
+        else:
+            yield f"unreadable: {self.events} events could be read and keep the rules, but not all could be read"
+        for finding in self.findings:
+            yield f"  {finding}"
+        if self.findings_left_out:
+            yield f"  and {self.findings_left_out} more"
+        for sentence in self.unreadable:
+            yield f"  unreadable: {sentence}"
+        for note in self.notes:
+            yield f"  note: {note}"
+        for checked in self.checked:
+            mark = "ok" if not checked.violations else f"{checked.violations} broken"
+            yield f"  {checked.invariant:<4} {checked.rule}: {checked.looked_at} looked at, {mark}"

@@ -1,0 +1,82 @@
+"""Raw rows of a journal, decoded here and nowhere else: the audit shares no code with what it audits.
+
+A row is taken apart only as far as a checker asks. Whatever is missing or of the wrong type makes the row unreadable;
+it never counts as keeping a rule. What can be judged without reading it (its place, its hash) is judged all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from statefork.replay.audit.report import Unreadable
+
+
+class Row:
+    """One stored event: its place, its bytes as stored, and its fields."""
+
+    __slots__ = ("broken", "data", "digest", "kind", "position", "raw", "stream", "twice", "version")
+
+    def __init__(self, *, position: int, stream: str, version: int, digest: str, raw: bytes) -> None:
+        self.position = position
+        self.stream = stream
+        self.version = version
+        self.digest = digest
+        self.raw = raw
+        self.twice: list[str] = []  # keys that some object of the event names more than once
+        self.broken = ""  # why the event can't be read; empty when it can
+        self.data: dict[str, Any] = {}
+        self.kind = ""
+        try:
+            data = json.loads(raw, object_pairs_hook=self._pairs)
+        except (ValueError, RecursionError) as error:
+            self.broken = f"the event is not JSON: {error}"
+            return
+        if isinstance(data, dict) and isinstance(data.get("type"), str):
+            self.data, self.kind = data, data["type"]
+        else:
+            self.broken = "the event is not an object with a type"
+
+    def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            names = [name for name, _ in pairs]
+            self.twice += sorted({name for name in names if names.count(name) > 1})
+        return made
+
+    def _field(self, name: str, kind: type, default: Any) -> Any:
+        value = self.data.get(name, default)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise Unreadable(f"{self.kind} has no usable field {name!r}", position=self.position)
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A text field."""
+        return str(self._field(name, str, default))
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A whole-number field."""
+        return int(self._field(name, int, default))
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        """An object field."""
+        found: Mapping[str, Any] = self._field(name, dict, {})
+        return found
+
+    def items(self, name: str) -> list[Any]:
+        """A list field."""
+        found: list[Any] = self._field(name, list, [])
+        return found
+
+    def moment(self, name: str) -> tuple[str, int] | None:
+        """A field that names one generation of one environment, or null."""
+        value = self.data.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict) or not isinstance(value.get("env"), str):
+            raise Unreadable(f"{self.kind} has no usable moment {name!r}", position=self.position)
+        generation = value.get("generation")
+        if not isinstance(generation, int):
+            raise Unreadable(f"{self.kind} has no usable moment {name!r}", position=self.position)
+        return value["env"], generation

@@ -1,0 +1,59 @@
+"""Raw rows out of a journal file, read only: an engine may be writing to it meanwhile.
+
+Only the file's two tables are known here: ``events`` (position, stream, version, event, hash) and ``streams`` (the head
+of each stream, by which an end that was cut off is seen).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from statefork.replay.audit.report import Unreadable
+from statefork.replay.audit.rows import Row
+
+JOURNAL_FILE = "journal.sqlite3"
+_BUSY_SECONDS = 10.0
+_ROWS = "select position, stream, version, cast(event as blob), hash from events order by position"
+_HEADS = "select stream, version, hash from streams"
+
+
+class JournalFile:
+    """One journal file, opened for one consistent look: what is appended later is not seen."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise Unreadable(f"there is no journal at {path}")
+        try:
+            self._connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
+            )
+            self._connection.execute("begin")
+            found = self._connection.execute("select coalesce(max(position), 0) from events").fetchone()
+        except sqlite3.Error as error:
+            raise Unreadable(f"{path} can't be read as a journal: {error}") from None
+        self.head = int(found[0])
+
+    def rows(self) -> Iterator[Row]:
+        """Every event, in position order. Raises Unreadable where the file is damaged."""
+        position = 0
+        try:
+            with closing(self._connection.execute(_ROWS)) as cursor:
+                for position, stream, version, event, digest in cursor:
+                    yield Row(position=position, stream=stream, version=version, digest=digest, raw=event)
+        except (sqlite3.Error, TypeError) as error:
+            raise Unreadable(f"the journal file is damaged behind position {position}: {error}") from None
+
+    def heads(self) -> Iterator[tuple[str, int, str]]:
+        """The head that the file keeps of every stream: name, version, hash."""
+        try:
+            with closing(self._connection.execute(_HEADS)) as cursor:
+                yield from cursor
+        except sqlite3.Error as error:
+            raise Unreadable(f"the journal file's list of streams is damaged: {error}") from None
+
+    def close(self) -> None:
+        """End the look."""
+        self._connection.close()

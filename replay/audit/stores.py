@@ -1,0 +1,124 @@
+"""What the journal refers to is there, and is what it was: blobs of observations and inputs, sealed versions.
+
+The stores are read with nothing but the file system. Blobs are named by the SHA-256 of their bytes and lie in
+``blobs/<first two digits>/<the rest>``. A sealed version whose record names a ``path`` lies there, under the state
+directory; it must be there as long as an environment that is not retired has a generation with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from statefork.replay.audit import heads as kinds
+from statefork.replay.audit.checker import Checker
+from statefork.replay.audit.heads import Heads
+from statefork.replay.audit.report import Unreadable
+from statefork.replay.audit.rows import Row
+from statefork.replay.audit.spill import open_spill
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_CHUNK_BYTES = 1 << 20
+_SCHEMA = """
+create table blob (digest text primary key) without rowid;
+create table sealed (env text, resource text, version text, path text, position int, generation int,
+                     primary key (env, resource, version)) without rowid;
+"""
+
+
+class Stores(Checker):
+    """Looks at every blob once, when it is first named, and at the sealed versions after the last row."""
+
+    invariant = "I5"
+    rule = "what the journal refers to is in the stores, unchanged"
+
+    def __init__(self, state: Path, heads: Heads) -> None:
+        super().__init__(heads)
+        self._state = state
+        self._spill = open_spill(_SCHEMA)
+
+    def close(self) -> None:
+        self._spill.close()
+
+    def look(self, row: Row) -> Iterator[str]:
+        match row.kind:
+            case kinds.ACTION_ENDED:
+                observation = row.data.get("observation")
+                if isinstance(observation, dict):
+                    for what, digest in _named(observation):
+                        yield from self._blob(f"{what} of action {row.number('number')}", digest)
+            case kinds.INPUT:
+                yield from self._blob(f"the body of {row.text('method')} {row.text('url')}", row.text("body", ""))
+            case kinds.PUBLISHED:
+                self._sealed(row.text("env"), row)
+            case kinds.PROVISIONED:
+                self._sealed("", row)
+            case _:
+                pass
+
+    def _blob(self, what: str, digest: str) -> Iterator[str]:
+        if not digest or self._spill.execute("select 1 from blob where digest = ?", (digest,)).fetchone():
+            return
+        self._spill.execute("insert into blob values (?)", (digest,))
+        self.looked_at += 1
+        if not _DIGEST.fullmatch(digest):
+            yield f"{what} is named by {digest!r}, which is no digest"
+            return
+        path = self._state / "blobs" / digest[:2] / digest[2:]
+        try:
+            found = _digest(path)
+        except FileNotFoundError:
+            yield f"{what} is not in the store: blob {digest}"
+        except OSError as error:
+            raise Unreadable(f"blob {digest} can't be read: {error.strerror}") from None
+        else:
+            if found != digest:
+                yield f"{what} was changed: the bytes of blob {digest} give {found}"
+
+    def _sealed(self, env: str, row: Row) -> None:
+        for name, component in row.table("manifest").items():
+            sealed = component.get("sealed") if isinstance(component, dict) else None
+            data = sealed.get("data") if isinstance(sealed, dict) else None
+            path = data.get("path") if isinstance(data, dict) else None
+            if sealed is not None and isinstance(path, str):
+                self._spill.execute(
+                    "insert or ignore into sealed values (?, ?, ?, ?, ?, ?)",
+                    (env, name, sealed.get("version"), path, row.position, row.data.get("generation", 0)),
+                )
+
+    def finish(self) -> Iterator[str]:
+        rows = self._spill.execute("select env, resource, version, path, position, generation from sealed")
+        for env, resource, version, path, position, generation in rows:
+            if env and self.heads.of(env).retired:
+                continue
+            self.looked_at += 1
+            whose = f"{env}@{generation}" if env else "the base"
+            place = self._state / path
+            try:
+                place.lstat()
+            except FileNotFoundError:
+                yield f"version {version} of {resource}, which {whose} needs (position {position}), is not at {path}"
+            except OSError as error:
+                raise Unreadable(f"version {version} of {resource} can't be looked at: {error.strerror}") from None
+
+
+def _named(observation: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for what in ("snapshot", "screenshot"):
+        digest = observation.get(what)
+        if isinstance(digest, str) and digest:
+            yield f"the {what}", digest
+    parts = observation.get("parts")
+    if isinstance(parts, dict):
+        for name, digest in parts.items():
+            yield f"the part {name!r}", str(digest)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,237 @@
+"""The trajectory of an environment: the actions and inputs that led to its content, from its origin, in order.
+
+A generation is either a continuation (a snapshot: what its base held, plus everything done on the base since) or a copy
+(reset, restore, recover, fork: what its source held when that was published). Following these two rules back to a
+created or cloned environment gives the lineage. What an abandoned future did is not in it.
+
+Everything here is pure: it folds events that were read elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from statefork.engine.errors import UnknownRef
+from statefork.journal.events import (
+    ActionBegun,
+    ActionEnded,
+    EnvironmentCreated,
+    Event,
+    GenerationPublished,
+    InputRecorded,
+)
+from statefork.journal.log import Recorded
+from statefork.journal.values import Json, Moment, Observation
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    """An action of the lineage, as it was asked for. ``number`` counts along the lineage, from 1."""
+
+    number: int
+    action: dict[str, Json]
+
+    @property
+    def opaque(self) -> bool:
+        """What was done is not recorded (a raw page was handed out), so it can't be done again."""
+        return self.action.get("type") == OPAQUE
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """A mutating request that no action caused, at its place: after action number ``after``."""
+
+    after: int
+    method: str
+    url: str
+    headers: dict[str, str] = {}
+    body: str = ""  # blob digest; empty when there was no body
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.url} after action {self.after}"
+
+
+Step = Act | Given
+
+OPAQUE = "opaque"
+
+
+class Witnessed(msgspec.Struct, frozen=True, kw_only=True):
+    """How a step went when it was recorded. Kept apart from the step itself, so that a re-execution can't look."""
+
+    position: int
+    outcome: Literal["ok", "failed", "unknown"]
+    error: str = ""
+    observation: Observation | None = None
+    status: int = 0  # of a given request
+
+
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps from the origin to a moment, with what was recorded of each, in two rows of equal length."""
+
+    env: str
+    generation: int
+    origin: Moment
+    contract: str
+    steps: tuple[Step, ...]
+    witnessed: tuple[Witnessed, ...]
+
+    @property
+    def actions(self) -> int:
+        """Number of actions, which is also the lineage number of the last one."""
+        return sum(isinstance(step, Act) for step in self.steps)
+
+
+class _Done:
+    """A step in the making: the end of an action is recorded later than its beginning."""
+
+    __slots__ = ("step", "witnessed")
+
+    def __init__(self, step: Step, witnessed: Witnessed) -> None:
+        self.step = step
+        self.witnessed = witnessed
+
+
+class Past:
+    """What the journal holds of one environment, as far as lineage is concerned. Fed with its events in order."""
+
+    def __init__(self, env: str) -> None:
+        self.env = env
+        self.contract = ""
+        self.published: dict[int, GenerationPublished] = {}
+        self.head = 0
+        self._tails: dict[int, list[_Done]] = {}
+
+    @property
+    def parents(self) -> frozenset[str]:
+        """Environments whose past is needed as well."""
+        named = {event.source.env for event in self.published.values() if event.source is not None}
+        return frozenset(named - {self.env})
+
+    def note(self, recorded: Recorded) -> None:
+        """Take an event of this environment into account; others are ignored."""
+        event = recorded.event
+        match event:
+            case EnvironmentCreated(env=self.env):
+                self.contract = event.contract
+            case GenerationPublished(env=self.env):
+                self.published[event.generation] = event
+                self.head = event.generation
+            case ActionBegun(env=self.env):
+                step = Act(number=event.number, action=event.action)
+                lost = Witnessed(position=recorded.position, outcome="unknown", error="it never ended")
+                self._tails.setdefault(event.generation, []).append(_Done(step, lost))
+            case ActionEnded(env=self.env):
+                self._ended(recorded.position, event)
+            case InputRecorded(env=self.env):
+                self._given(recorded.position, event)
+            case _:
+                pass
+
+    def _ended(self, position: int, event: ActionEnded) -> None:
+        for done in reversed(self._tails.get(event.generation, [])):
+            if isinstance(done.step, Act) and done.step.number == event.number:
+                done.witnessed = Witnessed(
+                    position=position, outcome=event.outcome, error=event.error, observation=event.observation
+                )
+                return
+
+    def _given(self, position: int, event: InputRecorded) -> None:
+        step = Given(
+            after=event.after_action, method=event.method, url=event.url, headers=event.headers, body=event.body
+        )
+        witnessed = Witnessed(position=position, outcome="ok", status=event.status)
+        self._tails.setdefault(event.generation, []).append(_Done(step, witnessed))
+
+    def tail(self, generation: int) -> list[tuple[Step, Witnessed]]:
+        """What was done on a generation, in order."""
+        return [(done.step, done.witnessed) for done in self._tails.get(generation, [])]
+
+
+def pasts(history: Iterable[Recorded]) -> dict[str, Past]:
+    """The pasts of all environments that a stretch of history speaks of."""
+    found: dict[str, Past] = {}
+    for recorded in history:
+        env = env_of(recorded.event)
+        if env:
+            found.setdefault(env, Past(env)).note(recorded)
+    return found
+
+
+def env_of(event: Event) -> str:
+    """The environment that an event belongs to; empty for events of the engine."""
+    return getattr(event, "env", "")
+
+
+def trajectory(
+    known: Mapping[str, Past], env: str, *, generation: int | None = None, actions: int | None = None
+) -> Trajectory:
+    """The trajectory that led to a moment of ``env``.
+
+    With ``generation``: to that generation as it was published. Without: to the present. ``actions`` cuts it after
+    that many actions of the lineage. Raises UnknownRef where the journal holds no such moment.
+    """
+    past = _past(known, env)
+    if generation is not None and generation not in past.published:
+        raise UnknownRef(f"{env} has no generation {generation}", hint=f"See: statefork show {env}", environment=env)
+    if not past.head:
+        raise UnknownRef(f"nothing of {env} was ever published", environment=env)
+    at = past.head if generation is None else generation
+    origin, done = _content(known, Moment(env=env, generation=at))
+    if generation is None:
+        done += past.tail(at)
+    if actions is not None:
+        have = sum(isinstance(step, Act) for step, _ in done)
+        if actions > have:
+            raise UnknownRef(f"the lineage of {env} has {have} actions, not {actions}", environment=env)
+        done = _cut(done, actions)
+    return Trajectory(
+        env=env,
+        generation=at,
+        origin=origin,
+        contract=past.contract,
+        steps=tuple(step for step, _ in done),
+        witnessed=tuple(witnessed for _, witnessed in done),
+    )
+
+
+def _past(known: Mapping[str, Past], env: str) -> Past:
+    if env not in known:
+        raise UnknownRef(f"the journal holds no environment {env}", hint="See: statefork ls --all", environment=env)
+    return known[env]
+
+
+def _content(known: Mapping[str, Past], moment: Moment) -> tuple[Moment, list[tuple[Step, Witnessed]]]:
+    """Where the lineage of a generation starts, and the steps from there to what it held when it was published."""
+    stretches: list[list[tuple[Step, Witnessed]]] = []
+    seen: set[Moment] = set()
+    at = moment
+    while True:
+        assert at not in seen, f"{at} descends from itself"
+        seen.add(at)
+        published = _past(known, at.env).published.get(at.generation)
+        if published is None:
+            raise UnknownRef(f"{at} is named as a source, but was never published", environment=at.env)
+        before = Moment(env=at.env, generation=at.generation - 1)
+        match published.op:
+            case "create" | "clone":
+                return at, [item for stretch in reversed(stretches) for item in stretch]
+            case "snapshot":
+                stretches.append(_past(known, at.env).tail(before.generation))
+                at = before
+            case "recover":  # the last published components, without what was done on them since
+                at = published.source or before
+            case "reset" | "restore" | "fork":
+                assert published.source is not None, f"{published.op} of {at} names no source"
+                at = published.source
+
+
+def _cut(done: list[tuple[Step, Witnessed]], actions: int) -> list[tuple[Step, Witnessed]]:
+    """The steps up to the end of the action with that number."""
+    kept = []
+    for step, witnessed in done:
+        last = step.number if isinstance(step, Act) else step.after + 1
+        if last <= actions:
+            kept.append((step, witnessed))
+    return kept
