@@ -67,3 +67,20 @@ class LimitExceeded(JournalError):
     """A declared limit would be passed; ``facts`` names the limit and the value."""
 
     code = "limit_exceeded"
+
+
+class EventInvalid(JournalError):
+    """An event can't be written: its values have no JSON form that reads back as the same event."""
+
+    code = "event_invalid"
+
+
+class StateMissing(JournalError):
+    """There is no journal at the named place, or it is empty, so there is nothing to read."""
+
+    code = "state_missing"
+
+
+def closed() -> JournalUnavailable:
+    """The error of a journal that is no longer open."""
+    return JournalUnavailable("The journal is closed", hint="Open the engine again")

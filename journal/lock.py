@@ -1,0 +1,78 @@
+"""One writer for a state directory, from whatever process.
+
+The lock is the kernel's (flock on ``<state>/lock``): it ends with its holder, however that ends, so there is no stale
+lock to remove. The file's text is only for people: the pid of the holder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from statefork.journal.errors import JournalUnavailable, StateLocked
+
+LOCK_NAME = "lock"
+
+
+class StateLock:
+    """Holds a state directory, made where it is missing, for writing while the context is open.
+
+    Raises StateLocked, naming the holder, and JournalUnavailable where the directory can't be written.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / LOCK_NAME
+        self._file: int | None = None
+
+    def __enter__(self) -> StateLock:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise JournalUnavailable(
+                f"The state directory {self._path.parent} can't be opened for writing: {error.strerror}",
+                hint="Give write permission, or choose another directory",
+                path=str(self._path.parent),
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(file, 32, 0).decode(errors="replace").strip()
+            os.close(file)
+            raise self._locked(holder) from error
+        with contextlib.suppress(OSError):  # a full disk: the lock holds all the same, only its text is missing
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        self._file = file
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, 0)
+            os.close(self._file)  # closing is what lets go: the file itself stays, or two could lock two files
+            self._file = None
+
+    def _locked(self, holder: str) -> StateLocked:
+        who = f"process {holder}" if holder else "another process"
+        return StateLocked(
+            f"The state directory {self._path.parent} is open for writing by {who}",
+            hint="Use that engine (commands find it by its control socket), stop it, or choose another directory. "
+            "Reading is possible meanwhile",
+            path=str(self._path.parent),
+            pid=int(holder) if holder.isdecimal() else None,
+        )
+
+
+def sync_folder(path: Path) -> None:
+    """Force the names in a directory to the disk."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,175 @@
+"""Reading a journal: while its engine runs or long after, from any process, also from a directory that is read-only."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+from anyio.to_thread import run_sync
+
+from statefork.journal.codec import Codec, corrupt
+from statefork.journal.errors import JournalError, StateMissing
+from statefork.journal.eventfile import Chunk, EventFile, is_journal, primary_code, translated
+from statefork.journal.events import JournalCreated
+from statefork.journal.log import Recorded
+
+CHUNK_EVENTS = 256
+TAIL_EVENTS = 256
+"""How many of the last events are verified when a journal is opened; reading verifies the others."""
+
+BUSY_TIMEOUT_S = 5.0
+
+
+class Scan:
+    """The events after a position, read in chunks by a worker thread. May be left at any point without closing."""
+
+    def __init__(self, file: EventFile, after: int, stream: str | None, limit: int | None, *, check_end: bool) -> None:
+        self._file = file
+        self._after = after
+        self._stream = stream
+        self._left = limit
+        self._check_end = check_end
+        self._chain = file.chain()
+        self._buffer: deque[Recorded] = deque()
+        self._error: JournalError | None = None
+        self._ended = False
+
+    def __aiter__(self) -> Scan:
+        return self
+
+    async def __anext__(self) -> Recorded:
+        if not self._buffer:
+            await self._fill()
+        if self._buffer:
+            return self._buffer.popleft()
+        if self._error is not None:
+            raise self._error
+        raise StopAsyncIteration
+
+    async def _fill(self) -> None:
+        if self._ended or self._error is not None:
+            return
+        count = CHUNK_EVENTS if self._left is None else min(CHUNK_EVENTS, self._left)
+        if count <= 0:
+            self._ended = True
+            return
+        chunk = await run_sync(self._read, count)
+        self._error = chunk.error
+        self._ended = chunk.ended
+        self._buffer.extend(chunk.events)
+        if chunk.events:
+            self._after = chunk.events[-1].position
+        if self._left is not None:
+            self._left -= len(chunk.events)
+
+    def _read(self, count: int) -> Chunk:
+        return self._file.chunk(self._after, self._stream, count, self._chain, check_end=self._check_end)
+
+
+class SqliteReader:
+    """A journal file open for reading. See :class:`statefork.journal.log.Reader`."""
+
+    def __init__(self, file: EventFile, journal_id: str) -> None:
+        self._file = file
+        self._id = journal_id
+
+    @property
+    def id(self) -> str:
+        """The journal's identity."""
+        return self._id
+
+    def read(self, *, after: int = 0, stream: str | None = None, limit: int | None = None) -> AsyncIterator[Recorded]:
+        """Committed events after a position, in order. Raises JournalCorrupt, JournalUnavailable."""
+        return Scan(self._file, after, stream, limit, check_end=True)
+
+    async def head(self) -> int:
+        """Position of the last committed event."""
+        return await run_sync(self._file.head)
+
+    async def stream_version(self, stream: str) -> int:
+        """Number of committed events in a stream."""
+        return await run_sync(self._file.stream_version, stream)
+
+    async def streams(self) -> Sequence[str]:
+        """The names of all streams, sorted."""
+        return await run_sync(self._file.streams)
+
+
+def verify_ends(file: EventFile) -> str:
+    """Check the first event and the last ones; return the journal's id. Raises JournalCorrupt."""
+    first = file.chunk(0, None, 1, file.chain())
+    if first.error is not None:
+        raise first.error
+    if not first.events or not isinstance(first.events[0].event, JournalCreated):
+        raise corrupt(1, "a journal begins with the event that gives it its identity")
+    after = max(file.head() - TAIL_EVENTS, 0)
+    tail = file.chunk(after, None, TAIL_EVENTS + 1, file.chain())
+    if tail.error is not None:
+        raise tail.error
+    return first.events[0].event.journal
+
+
+@asynccontextmanager
+async def open_sqlite_reader(path: Path) -> AsyncIterator[SqliteReader]:
+    """Open a journal file for reading only. Raises StateMissing, JournalCorrupt, JournalUnavailable."""
+    with ExitStack() as stack:
+        reader = await run_sync(_open, path, stack)
+        try:
+            yield reader
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run_sync(stack.pop_all().close)
+
+
+def _open(path: Path, stack: ExitStack) -> SqliteReader:
+    if not path.exists():
+        raise missing(path)
+    with translated(path, 0):
+        connection = connect_for_reading(path, stack)
+        filled = is_journal(connection, path)
+    file = EventFile(connection, path, Codec())
+    stack.callback(file.close)
+    if not filled:
+        raise missing(path)
+    return SqliteReader(file, verify_ends(file))
+
+
+def missing(path: Path) -> StateMissing:
+    """The error for a place where there is nothing to read."""
+    return StateMissing(
+        f"There is no journal at {path}",
+        hint="Check the path of the state directory; an engine makes a journal when it first opens one",
+        path=str(path),
+    )
+
+
+def connect_for_reading(path: Path, stack: ExitStack) -> sqlite3.Connection:
+    """SQLite needs an index file beside a journal to share it with a writer. Where it can't make one, nobody writes."""
+    try:
+        return _try(f"{path.absolute().as_uri()}?mode=ro")
+    except sqlite3.OperationalError as error:
+        if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size:  # its engine was killed: what is in there must be merged, so not in place
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="statefork-")))
+        shutil.copyfile(path, folder / path.name)
+        shutil.copyfile(log, folder / log.name)
+        return _try(f"{(folder / path.name).as_uri()}?mode=ro")
+    return _try(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
+
+
+def _try(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
