@@ -1,4 +1,4 @@
-"""Putting an engine together: state directory, journal, bases, gateway, resources, kernel; and taking it apart again."""
+"""Putting an engine together: state directory, journal, bases, gateway, resources and kernel."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import anyio
 import msgspec
+from statefork.engine.kernel import Kernel, open_kernel
+from statefork.engine.runtimes import reap_leftovers
 
 from statefork.adapters.interfaces.gateway import open_gateway
 from statefork.adapters.interfaces.registry import make_resources
 from statefork.adapters.interfaces.worlds import Progress, prepare_bases, read_contract
 from statefork.engine.contract import check_bases
-from statefork.engine.kernel import Kernel, open_kernel
 from statefork.engine.ports import AdmissionRequest, Blobs, RequestLease, Services
-from statefork.engine.runtimes import reap_leftovers
 from statefork.engine.settings import Settings
 from statefork.journal.log import Journal
 from statefork.journal.store import open_state
@@ -70,13 +70,13 @@ async def assemble(
     parsed, file = read_contract(contract)
     state = state.absolute()
     async with open_state(state, write=True) as opened:
-        await anyio.to_thread.run_sync(reap_leftovers, state, opened.journal.id)
-        base_dir = await anyio.to_thread.run_sync(prepare_bases, parsed, file, state, progress or _silent)
+        await anyio.to_thread.run_sync(reap_leftovers, opened.path, opened.journal.id)
+        base_dir = await anyio.to_thread.run_sync(prepare_bases, parsed, file, opened.path, progress or _silent)
         check_bases(parsed, base_dir)
         admission = LateAdmission()
         async with open_gateway(admission) as gateway:
             services = Services(
-                state=state, journal=opened.journal.id, blobs=opened.blobs, gateway=gateway, base_dir=base_dir
+                state=opened.path, journal=opened.journal.id, blobs=opened.blobs, gateway=gateway, base_dir=base_dir
             )
             resources = make_resources(parsed, services)
             async with open_kernel(
@@ -85,6 +85,6 @@ async def assemble(
                 resources=resources,
                 blobs=opened.blobs,
                 settings=settings,
-                opened=admission,
             ) as kernel:
-                yield Assembled(kernel=kernel, journal=opened.journal, blobs=opened.blobs, state=state)
+                admission.kernel = kernel
+                yield Assembled(kernel=kernel, journal=opened.journal, blobs=opened.blobs, state=opened.path)

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, closing
 from typing import Any
 
 import msgspec
+from statefork.engine.kernel import EvaluationContext, Kernel
 
 from statefork.adapters.interfaces.views import Seen
 from statefork.engine.capsule import Capsule
 from statefork.engine.errors import ActionFailed, ActionTimeout, NotReady
-from statefork.engine.kernel import EvaluationContext, Kernel
 from statefork.engine.ports import Blobs
 from statefork.engine.refs import Ref, as_ref, resolve
 from statefork.engine.settings import DrainPolicy
@@ -105,7 +105,7 @@ class Environment:
         return self.kernel.raw(self.name)
 
     async def evaluate(self, check: Callable[[Evaluation], Awaitable[Score]], *, name: str = "") -> float:
-        """Score the environment: everything that ``check`` reads is of one generation. Returns and journals the score."""
+        """Score the environment: all that ``check`` reads is of one generation. Returns and journals the score."""
 
         async def checked(context: EvaluationContext) -> Score:
             return await check(Evaluation(context, self))

@@ -1,4 +1,4 @@
-"""What the Python face hands out: an observation with its blobs within reach, and the value of a whole engine's cost."""
+"""What the Python face hands out: an observation with its blobs within reach, and the cost of a whole engine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Finding a contract and preparing the bases it names.
 
-A contract is given by path, or by the name of a packaged world (``shop``). When it names a ``build`` module, that module
+A contract is given by path, or by the name of a packaged world (``shop``). When it names a ``build`` module, it
 makes the bases once per recipe; they are kept under the state directory and used again.
 """
 
