@@ -167,8 +167,8 @@ class Drainable(Protocol):
 class Resident(Protocol):
     """A resource whose runtime is a resident process, shared by all environments."""
 
-    def roots(self) -> tuple[int, ...]:
-        """Pids of the runtime's topmost processes now (their descendants belong to it); empty while it is down."""
+    def process_ids(self) -> tuple[int, ...]:
+        """The runtime's processes now, all environments together; empty while it is down."""
         ...
 
 
@@ -281,9 +281,25 @@ class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
 class RequestLease(Protocol):
     """What the gateway sees of a lease. Its body runs in the lease's cancel scope: revoking cancels and joins it."""
 
-    identity: Identity  # whose ticket the request gets
-    generation: int
-    root: bool  # no action and no transition caused it: if it mutates, it is an input of the trajectory
+    @property
+    def id(self) -> int:
+        """Its number in this run of the engine."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """Whose ticket the request gets."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """The generation it was granted on."""
+        ...
+
+    @property
+    def root(self) -> bool:
+        """Whether no action and no transition caused it: if it mutates, it is an input of the trajectory."""
+        ...
 
 
 class Admission(Protocol):
