@@ -61,6 +61,7 @@ class MemoryJournal:
         self._feed = Feed(len(disk.rows))
         self._queue: deque[Entry] = deque()
         self._turn = anyio.Lock()  # held by the one who writes
+        self._failing = False  # the last write failed: riders wait for the next that does not
         self._dead = False
 
     def create(self, journal_id: str, at: float) -> None:
@@ -169,7 +170,7 @@ class MemoryJournal:
 
     def _ride_along(self) -> None:
         """What rides is visible at once, though not safe; behind a writer, or behind a failure, it waits its turn."""
-        if len(self._queue) == 1 and not self._turn.statistics().locked:
+        if not (self._failing or self._turn.statistics().locked):
             self._place([self._queue.popleft()])
 
     async def _settle(self, entry: Entry) -> int:
@@ -193,12 +194,14 @@ class MemoryJournal:
             if self._dead:
                 raise closed()
         except BaseException as error:
+            self._failing = True
             durable = [entry for entry in (*batch, *self._queue) if entry.durable]
             self._queue = deque(entry for entry in (*batch, *self._queue) if not entry.durable)
             fail(durable, _failure(error))
             if not isinstance(error, JournalError | OSError):
                 raise
             return
+        self._failing = False
         self._disk.blobs.sync()
         self._place(batch)
         self._disk.synced = len(self._disk.rows)

@@ -1,0 +1,35 @@
+"""Both journals pass the public conformance suites, on trio and on asyncio."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from statefork.journal.conformance_faults import Gate, JournalFaultConformance
+from statefork.journal.limits import Limits
+from statefork.journal.log import Journal
+from statefork.journal.memory import MemoryDisk, open_memory_journal
+from statefork.journal.sqlite import open_sqlite_journal
+
+
+@pytest.mark.anyio
+class TestMemoryJournal(JournalFaultConformance):
+    @pytest.fixture(autouse=True)
+    def place(self) -> None:
+        self.disk = MemoryDisk()
+
+    def opened(self, *, limits: Limits | None = None, gate: Gate | None = None) -> AbstractAsyncContextManager[Journal]:
+        return open_memory_journal(self.disk, limits=limits, before_commit=gate.enter_async if gate else None)
+
+
+@pytest.mark.anyio
+class TestSqliteJournal(JournalFaultConformance):
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "state" / "journal.sqlite3"
+
+    def opened(self, *, limits: Limits | None = None, gate: Gate | None = None) -> AbstractAsyncContextManager[Journal]:
+        before_commit = gate.enter if gate else lambda: None
+        return open_sqlite_journal(self.path, limits=limits, before_commit=before_commit)
