@@ -1,0 +1,216 @@
+"""Acting and judging under a lease: actions, observations, opaque spans, evaluations.
+
+Each is one root lease, so it sees one generation, whole (I1). An action is journaled when it begins and when it ends;
+one that was cancelled, revoked, fenced or timed out ended *unknown*: part of it may have happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from statefork.engine.conductor import Conductor
+from statefork.engine.errors import ActionFailed, InvalidAction, NotReady
+from statefork.engine.leases import Lease
+from statefork.engine.ports import Actor
+from statefork.engine.staging import Context
+from statefork.journal.errors import StateforkError
+from statefork.journal.events import ActionBegun, ActionEnded, EvaluationRecorded, Outcome
+from statefork.journal.values import Binding, Json, Observation, Value
+
+OPAQUE: dict[str, Json] = {"type": "opaque"}
+"""What the journal holds in the place of an action that can't be recorded."""
+
+
+class ActResult(Value, frozen=True, kw_only=True):
+    """How an action ended. ``number`` counts along the lineage; ``error`` is empty when the outcome is ok."""
+
+    number: int
+    outcome: Outcome
+    observation: Observation | None = None
+    error: str = ""
+    code: str = ""  # of the error
+
+
+class EvaluationContext:
+    """What an evaluator may read: all of one generation."""
+
+    def __init__(self, acting: Acting, lease: Lease, context: Context) -> None:
+        self.env = lease.env
+        self.generation = lease.generation
+        self.epoch = lease.epoch
+        self.bindings: Mapping[str, Binding] = context.bindings
+        self._acting = acting
+        self._context = context
+
+    async def observation(self) -> Observation:
+        """What the agent would see now."""
+        actor, binding = self._acting.actor_of(self._context)
+        return await actor.observe(binding)
+
+
+Check = Callable[[EvaluationContext], Awaitable[float | tuple[float, Json]]]
+
+
+class Acting:
+    """Acts through the contract's actors. ``lease`` gives root leases, activating a parked environment first."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self._ledger = conductor.ledger
+        self._actors = {
+            name: found for name in conductor.contract.order if isinstance(found := conductor.resources[name], Actor)
+        }
+
+    def actor_of(self, context: Context, action: Mapping[str, Json] | None = None) -> tuple[Actor, Binding]:
+        """The actor that knows the action (or the first one), and where it is bound. Raises InvalidAction, NotReady."""
+        refused: InvalidAction | None = None
+        for name, actor in self._actors.items():
+            try:
+                if action is not None:
+                    actor.check(action)
+            except InvalidAction as error:
+                refused = refused or error
+                continue
+            return actor, context.bindings[name]
+        if refused is not None:
+            raise refused
+        raise NotReady(
+            "the contract has no resource through which an agent could act",
+            hint="Add a browser or a desktop.",
+            environment=context.identity.env,
+        )
+
+    def check(self, action: Mapping[str, Json]) -> None:
+        """Raises InvalidAction unless one of the actors knows the action."""
+        refused: InvalidAction | None = None
+        for actor in self._actors.values():
+            try:
+                actor.check(action)
+            except InvalidAction as error:
+                refused = refused or error
+            else:
+                return
+        if refused is not None:
+            raise refused
+
+    async def act(self, lease: Lease, context: Context, action: Mapping[str, Json], timeout_s: float) -> ActResult:
+        """Carry out one action under a lease that the caller has entered.
+
+        Returns `failed` where the world said no and `unknown` past the deadline; both are results, not errors. Raises
+        RuntimeDied and whatever else ends the action from outside, after recording it as unknown.
+        """
+        actor, binding = self.actor_of(context, action)
+        span = _Span(self, lease, action)
+        try:
+            with anyio.move_on_after(timeout_s) as deadline:
+                try:
+                    seen = await actor.act(binding, action)
+                except ActionFailed as error:
+                    return span.end("failed", error, await self._look(actor, binding))
+                return span.end("ok", None, seen)
+            assert deadline.cancelled_caught
+            return span.end("unknown", f"it took longer than {timeout_s:g} s", None, code="action_timeout")
+        except BaseException as error:
+            span.end("unknown", error if isinstance(error, Exception) else "it was cut short", None)
+            raise
+
+    async def _look(self, actor: Actor, binding: Binding) -> Observation | None:
+        try:
+            return await actor.observe(binding)
+        except StateforkError:
+            return None  # the failure of the action is the news; a page that can't be seen now is no second one
+
+    @asynccontextmanager
+    async def raw(self, lease: Lease, context: Context) -> AsyncIterator[Any]:
+        """The native object for one opaque action, under a lease that the caller has entered."""
+        actor, binding = self.actor_of(context)
+        span = _Span(self, lease, OPAQUE)
+        try:
+            async with actor.raw(binding) as native:
+                yield native
+            span.end("ok", None, await self._look(actor, binding))
+        except BaseException as error:
+            span.end("unknown", error if isinstance(error, Exception) else "it was cut short", None)
+            raise
+
+    async def evaluate(self, lease: Lease, context: Context, name: str, check: Check) -> float:
+        """Judge under a lease that the caller has entered, and journal the verdict with the generation it is of."""
+        answer = await check(EvaluationContext(self, lease, context))
+        score, detail = answer if isinstance(answer, tuple) else (answer, None)
+        self._ledger.ride(
+            lease.env,
+            EvaluationRecorded(
+                at=self._ledger.clock.now(),
+                env=lease.env,
+                generation=lease.generation,
+                epoch=lease.epoch,
+                lease=lease.id,
+                name=name,
+                score=float(score),
+                after_action=self._ledger.world.capsule(lease.env).actions,
+                detail=detail,
+            ),
+        )
+        return float(score)
+
+
+class _Span:
+    """One action in the journal, from its beginning to its one end."""
+
+    def __init__(self, acting: Acting, lease: Lease, action: Mapping[str, Json]) -> None:
+        self._ledger = acting._ledger
+        self._lease = lease
+        self._began = self._ledger.clock.monotonic()
+        self._where = (lease.generation, lease.epoch, lease.activation)
+        self.result: ActResult | None = None
+        self.number = self._ledger.world.capsule(lease.env).actions + 1
+        generation, epoch, activation = self._where
+        self._ledger.ride(
+            lease.env,
+            ActionBegun(
+                at=self._ledger.clock.now(),
+                env=lease.env,
+                generation=generation,
+                epoch=epoch,
+                activation=activation,
+                lease=lease.id,
+                number=self.number,
+                action=dict(action),
+            ),
+        )
+        lease.on_fence = self._fenced
+
+    def _fenced(self) -> None:
+        self.end("unknown", "it could not be joined", None, code="lease_revoked")
+
+    def end(
+        self, outcome: Outcome, error: Exception | str | None, seen: Observation | None, *, code: str = ""
+    ) -> ActResult:
+        """Journal the end, once: after a fence the record stays as it is."""
+        if self.result is not None:
+            return self.result
+        text = error.message if isinstance(error, StateforkError) else str(error or "")
+        code = error.code if isinstance(error, StateforkError) else code
+        generation, epoch, activation = self._where
+        self.result = ActResult(number=self.number, outcome=outcome, observation=seen, error=text, code=code)
+        self._ledger.ride(
+            self._lease.env,
+            ActionEnded(
+                at=self._ledger.clock.now(),
+                env=self._lease.env,
+                generation=generation,
+                epoch=epoch,
+                activation=activation,
+                lease=self._lease.id,
+                number=self.number,
+                outcome=outcome,
+                error=text,
+                observation=seen,
+                elapsed_ms=round((self._ledger.clock.monotonic() - self._began) * 1000, 3),
+            ),
+        )
+        return self.result

@@ -1,0 +1,123 @@
+"""Orphans: what exists in the world and the journal does not reach (I11).
+
+Reached are the sealed versions of every published generation, also of retired environments (their history can still be
+forked), the bases, and whatever a live context holds. Everything else in the inventories is removed. Only handles that
+bear this journal's id are ever looked at: a foreign one is somebody else's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+
+from statefork.engine.contract import Contract
+from statefork.engine.ledger import Ledger
+from statefork.engine.ports import Resource
+from statefork.journal.events import OrphanCollected
+from statefork.journal.values import Binding, Branch, Handle, Sealed, Value
+
+_logger = logging.getLogger(__name__)
+
+
+class Orphan(Value, frozen=True, kw_only=True):
+    """Something that was removed, or could not be."""
+
+    resource: str
+    kind: str  # binding | branch | sealed
+    name: str
+    error: str = ""
+
+
+class GcReport(Value, frozen=True, kw_only=True):
+    """What a collection found. ``foreign``: handles of other journals, which were left alone."""
+
+    collected: tuple[Orphan, ...] = ()
+    failed: tuple[Orphan, ...] = ()
+    kept: int = 0
+    foreign: int = 0
+
+
+class Sharing:
+    """Transitions share the world; a collection has it alone, so that it never meets what is half made."""
+
+    def __init__(self) -> None:
+        self._sharers = 0
+        self._alone = anyio.Lock()
+        self._left = anyio.Event()
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """With others, but not beside a collection."""
+        async with self._alone:
+            self._sharers += 1
+        try:
+            yield
+        finally:
+            self._sharers -= 1
+            if not self._sharers:
+                self._left.set()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """When the sharers of this moment have left, and before any new one."""
+        async with self._alone:
+            while self._sharers:
+                self._left = anyio.Event()
+                await self._left.wait()
+            yield
+
+
+def kind_of(handle: Handle) -> str:
+    """What people call it."""
+    return type(handle).__name__.lower()
+
+
+def name_of(handle: Handle) -> str:
+    """The handle's own name within its resource."""
+    match handle:
+        case Sealed():
+            return handle.version
+        case Branch():
+            return handle.id
+        case Binding():
+            return f"{handle.branch} for {handle.identity}"
+
+
+async def collect(
+    ledger: Ledger, contract: Contract, resources: Mapping[str, Resource], live: Iterable[Handle]
+) -> GcReport:
+    """Remove every orphan: bindings first, then branches, then sealed versions. Call it while nothing is being staged.
+
+    What can't be listed or removed is reported in ``failed``, and tried again by the next collection.
+    """
+    reached = {("sealed", resource, version) for resource, version in ledger.world.reachable()}
+    reached |= {(kind_of(handle), handle.resource, name_of(handle)) for handle in live}
+    collected: list[Orphan] = []
+    failed: list[Orphan] = []
+    kept = foreign = 0
+    for name in reversed(contract.order):
+        resource = resources[name]
+        try:
+            inventory = [handle async for handle in resource.inventory()]
+        except Exception as error:
+            _logger.exception("the inventory of %s can't be read", name)
+            failed.append(Orphan(resource=name, kind="inventory", name=name, error=str(error)))
+            continue
+        own = [handle for handle in inventory if handle.journal == ledger.journal.id and handle.resource == name]
+        foreign += len(inventory) - len(own)
+        orphans = [handle for handle in own if (kind_of(handle), name, name_of(handle)) not in reached]
+        kept += len(own) - len(orphans)
+        for handle in sorted(orphans, key=lambda handle: (kind_of(handle) == "sealed", kind_of(handle))):
+            found = Orphan(resource=name, kind=kind_of(handle), name=name_of(handle))
+            try:
+                await resource.discard(handle)
+            except Exception as error:
+                _logger.exception("%s %s of %s can't be removed", found.kind, found.name, name)
+                failed.append(Orphan(resource=name, kind=found.kind, name=found.name, error=str(error)))
+                continue
+            ledger.ride_engine(OrphanCollected(at=ledger.clock.now(), resource=name, kind=found.kind, name=found.name))
+            collected.append(found)
+    return GcReport(collected=tuple(collected), failed=tuple(failed), kept=kept, foreign=foreign)

@@ -1,0 +1,65 @@
+"""Entering an environment: from a name to a lease on its present generation."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from statefork.engine.conductor import Conductor
+from statefork.engine.errors import StaleGeneration
+from statefork.engine.leases import Gate, Kind, Lease, current_lease
+from statefork.engine.staging import Context
+
+
+class Entry:
+    """The async context manager that activates a parked environment and takes a lease on it.
+
+    The lease is a child of the innermost lease that the caller holds on the environment, and so is granted while that
+    one drains; otherwise it is a root. ``context`` is what the lease gives access to. Use it once.
+    """
+
+    __slots__ = ("_conductor", "_env", "_expect", "_holder", "_kind", "_lease", "context")
+
+    context: Context
+
+    def __init__(self, conductor: Conductor, env: str, holder: str, kind: Kind, expect: int | None = None) -> None:
+        self._conductor = conductor
+        self._env = env
+        self._holder = holder
+        self._kind: Kind = kind
+        self._expect = expect
+        self._lease: Lease | None = None
+
+    async def __aenter__(self) -> Lease:
+        parent = self._parent()
+        live = self._conductor.lives.get(self._env)
+        context = live.context if live is not None else None
+        while context is None:
+            await self._conductor.activate(self._env)
+            context = self._conductor.live(self._env).context
+        if parent is not None and parent.gate is not context.gate:
+            raise parent.gate.stale()
+        self._check_epoch(context.gate)
+        self._lease = context.gate.lease(self._holder, self._kind, parent)
+        self.context = context
+        return await self._lease.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._lease is not None
+        await self._lease.__aexit__(kind, error, trace)
+
+    def _parent(self) -> Lease | None:
+        lease = current_lease()
+        while lease is not None and not (lease.env == self._env and lease.running):
+            lease = lease.parent
+        return lease
+
+    def _check_epoch(self, gate: Gate) -> None:
+        if self._expect is not None and self._expect != gate.identity.epoch:
+            raise StaleGeneration(
+                f"epoch {self._expect} of {self._env} was asked for; now epoch {gate.identity.epoch} is served",
+                environment=self._env,
+                epoch=self._expect,
+                epoch_now=gate.identity.epoch,
+            )

@@ -1,0 +1,97 @@
+"""Opening and closing an engine in good order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from statefork.engine.capsule import Phase
+from statefork.engine.collect import collect
+from statefork.engine.conductor import Conductor
+from statefork.engine.errors import ContractError, StateforkError
+from statefork.engine.ports import Resource
+from statefork.engine.recovery import RecoveryReport, recover
+from statefork.journal.errors import JournalError
+from statefork.journal.events import ContractRegistered, EngineStarted, EngineStopped, RecoveryFinished
+
+_logger = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def opening(conductor: Conductor, *, pid: int, release: str) -> AsyncIterator[tuple[str, RecoveryReport]]:
+    """Announce the run, start the resources, recover and collect; stop the resources at the end."""
+    ledger, contract, resources = conductor.ledger, conductor.contract, conductor.resources
+    if resources.keys() != contract.resources.keys():
+        raise ContractError(
+            "the resources are not those of the contract", key=" ".join(sorted(resources.keys() ^ contract.resources))
+        )
+    run = f"run-{ledger.world.runs + 1}"
+    started = EngineStarted(at=ledger.clock.now(), run=run, pid=pid, statefork=release)
+    await ledger.append_engine(started)
+    if contract.digest not in ledger.world.contracts:
+        registered = ContractRegistered(
+            at=ledger.clock.now(), digest=contract.digest, name=contract.name, text=contract.text
+        )
+        await ledger.append_engine(registered)
+    running: list[Resource] = []
+    try:
+        for name in contract.order:
+            running.append(resources[name])
+            await resources[name].start()
+        report = await recover(ledger, parallel_max=conductor.settings.parallel_max)
+        collection = await collect(ledger, contract, resources, ())
+        report = RecoveryReport(
+            settled=report.settled, recovered=report.recovered, lost=report.lost, collection=collection
+        )
+        finished = RecoveryFinished(
+            at=ledger.clock.now(),
+            run=run,
+            settled=report.settled,
+            recovered=report.recovered,
+            orphans=report.orphans,
+        )
+        await ledger.append_engine(finished)
+        yield run, report
+    finally:
+        with anyio.CancelScope(shield=True):
+            for resource in reversed(running):
+                await _stop(resource, conductor.settings.discard_s)
+
+
+async def _stop(resource: Resource, deadline_s: float) -> None:
+    with anyio.move_on_after(deadline_s) as late:
+        try:
+            await resource.stop()
+        except Exception:
+            _logger.exception("%s could not be stopped", resource.name)
+    if late.cancelled_caught:
+        _logger.error("%s did not stop within %g s", resource.name, deadline_s)
+
+
+async def closing(conductor: Conductor, run: str) -> None:
+    """Park every environment, and say so if all are. Never raises: what is not parked is recovered at the next open."""
+    limiter = anyio.CapacityLimiter(conductor.settings.parallel_max)
+    ledger = conductor.ledger
+
+    async def park(env: str) -> None:
+        async with limiter:
+            try:
+                await conductor.park(env, "the engine closes", conductor.settings.drain_at_end)
+            except (StateforkError, JournalError):
+                _logger.warning("%s could not be parked and will be recovered", env, exc_info=True)
+
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(conductor.settings.close_s):
+            async with anyio.create_task_group() as tasks:
+                for env, live in list(conductor.lives.items()):
+                    if live.context is not None and not live.doubt:
+                        tasks.start_soon(park, env)
+        capsules = ledger.world.environments.values()
+        if all(capsule.phase in (Phase.PARKED, Phase.RETIRED) for capsule in capsules):
+            try:
+                await ledger.append_engine(EngineStopped(at=ledger.clock.now(), run=run))
+            except JournalError:
+                _logger.warning("the end of %s can't be journaled", run, exc_info=True)

@@ -1,0 +1,50 @@
+"""What an engine may be told, and the real clock."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import msgspec
+
+from statefork.journal.values import Value
+
+
+class DrainPolicy(Value, frozen=True, kw_only=True):
+    """How long a transition waits for what is under way, and what it does then.
+
+    ``abort``: give up and name the holders; the old generation serves on. ``revoke``: cancel the holders, and wait
+    ``join_s`` seconds until they have really ended.
+    """
+
+    deadline_s: float = 10.0
+    then: Literal["abort", "revoke"] = "abort"
+    join_s: float = 5.0
+
+
+class Settings(Value, frozen=True, kw_only=True):
+    """Deadlines and limits of an engine. All times are seconds."""
+
+    drain: DrainPolicy = DrainPolicy()
+    drain_at_end: DrainPolicy = DrainPolicy(deadline_s=2.0, then="revoke")  # of retire, and of parking at close
+    act_timeout_s: float = 120.0  # of an action that was given no deadline
+    stage_s: float = 120.0  # staging of a successor: branch, bind and probe of every resource
+    seal_s: float = 60.0  # quiesce and seal of every resource
+    staging_requests_s: float = 5.0  # how long requests that staging caused may go on once everything is bound
+    discard_s: float = 30.0  # closing what is no longer needed; what takes longer is left to the collector
+    close_s: float = 60.0  # parking everything when the engine closes
+    settle_s: float = 30.0  # reading back after an append whose reply was lost
+    held_names_max: int = 256  # names that one transition records of what it found open
+    parallel_max: int = 16  # environments that opening, closing and forking work on at once
+
+
+class SystemClock(msgspec.Struct, frozen=True):
+    """The machine's clock."""
+
+    def now(self) -> float:
+        """Unix seconds, UTC."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed moment."""
+        return time.monotonic()
