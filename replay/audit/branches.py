@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from statefork.replay.audit.heads import Heads
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.spill import open_spill
 
+_CONTENT = re.compile(r"[0-9a-f]{64}")
 _BASE = ""  # stands for the environment that the provisioned bases belong to: nobody
 _SCHEMA = """
 create table version (resource text, version text, env text, at int, described text,
@@ -104,10 +106,8 @@ class Branches(Checker):
 
 
 def _by_content(sealed: Mapping[str, Any]) -> bool:
-    """A version that is named by the digest of what it holds: whoever has the same content has the same version."""
-    data = sealed.get("data")
-    version = sealed["version"]
-    return isinstance(data, dict) and any(isinstance(item, str) and item == version for item in data.values())
+    """A version that is named by the SHA-256 of what it holds: whoever has the same content has the same version."""
+    return _CONTENT.fullmatch(sealed["version"]) is not None
 
 
 def _digest(sealed: Mapping[str, Any]) -> str:

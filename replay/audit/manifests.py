@@ -29,6 +29,7 @@ class Manifests(Checker):
         super().__init__(heads)
         self._journal = ""
         self._contracts: dict[str, dict[str, Any]] = {}
+        self._bases: dict[str, set[str]] = {}  # contract -> digests of its provisioned manifests
         self._cuts = open_spill(_SCHEMA)
 
     def close(self) -> None:
@@ -43,6 +44,7 @@ class Manifests(Checker):
             case kinds.PROVISIONED:
                 self.looked_at += 1
                 yield from self._manifest(row)
+                self._bases.setdefault(row.text("contract"), set()).add(_digest(row.table("manifest")))
             case kinds.PUBLISHED:
                 self.looked_at += 1
                 yield from self._manifest(row)
@@ -100,7 +102,9 @@ class Manifests(Checker):
                 yield f"{op} published {env}@{generation} from {source[0]}@{source[1]}, which was never published"
             elif found[0] != digest:
                 yield f"{op} published {env}@{generation} with other components than {source[0]}@{source[1]} has"
-        elif op in ("reset", "restore", "recover", "fork", "clone"):
+        elif op == "create" and digest not in self._bases.get(row.text("contract"), set()):
+            yield f"create published {env}@{generation} with other components than the base has"
+        elif op in _COPIES - {"recover"}:
             yield f"{op} published {env}@{generation} without saying from where"
         self._cuts.execute("insert or ignore into cut values (?, ?, ?)", (env, generation, digest))
 

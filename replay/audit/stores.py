@@ -2,7 +2,7 @@
 
 The stores are read with nothing but the file system. Blobs are named by the SHA-256 of their bytes and lie in
 ``blobs/<first two digits>/<the rest>``. A sealed version whose record names a ``path`` lies there, under the state
-directory; it must be there as long as an environment that is not retired has a generation with it.
+directory, and stays there: even the generations of a retired environment can still be forked.
 """
 
 from __future__ import annotations
@@ -92,8 +92,6 @@ class Stores(Checker):
     def finish(self) -> Iterator[str]:
         rows = self._spill.execute("select env, resource, version, path, position, generation from sealed")
         for env, resource, version, path, position, generation in rows:
-            if env and self.heads.of(env).retired:
-                continue
             self.looked_at += 1
             whose = f"{env}@{generation}" if env else "the base"
             place = self._state / path

@@ -64,5 +64,5 @@ class Tickets(Checker):
             yield f"a request counted as refused got status {status}"
         if row.text("code") == _STALE:
             epoch = row.number("epoch")
-            if str(epoch) not in detail:
+            if epoch and str(epoch) not in detail:
                 yield f"a stale request was refused without naming its epoch {epoch}: {detail!r}"

@@ -86,8 +86,10 @@ class Story:
         head["generation"] += 1
         if op != "snapshot":
             head["epoch"] = head["generation"]
-        if manifest is None:
-            manifest = self.manifests[source] if source else self.manifest()
+        if manifest is None and op == "create":
+            manifest = self.base
+        elif manifest is None:
+            manifest = self.manifests[source or (env, head["generation"] - 1)] if op != "snapshot" else self.manifest()
         if source is not None:
             head["actions"] = self.actions_at.get(source, 0)
         self.manifests[env, head["generation"]] = manifest
@@ -329,6 +331,7 @@ def story() -> Story:
     told.act("c")
     told.create("d")
     told.act("d")
+    told.snapshot("d")
     return told
 
 

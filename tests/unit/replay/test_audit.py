@@ -108,6 +108,10 @@ def manifest_with_other_dependencies(story: Any) -> None:
     story.find("generation.published/1", env="d")["manifest"]["browser"]["depends_on"] = []
 
 
+def created_from_something_else(story: Any) -> None:
+    story.find("generation.published/1", 0, env="d")["manifest"] = story.manifest()
+
+
 def restored_something_else(story: Any) -> None:
     restored = story.find("generation.published/1", 2, env="a")
     restored["manifest"] = story.manifest()
@@ -154,12 +158,12 @@ def shared_writable_branch(story: Any) -> None:
 def sealed_version_was_written(story: Any) -> None:
     story.snapshot("d")
     manifest = story.find("generation.published/1", env="d")["manifest"]
-    manifest["db"] = copy.deepcopy(story.find("generation.published/1", 0, env="d")["manifest"]["db"])
+    manifest["db"] = copy.deepcopy(story.find("generation.published/1", -2, env="d")["manifest"]["db"])
     manifest["db"]["sealed"]["data"] = {"path": "resources/db/elsewhere"}
 
 
 def two_versions_in_one_place(story: Any) -> None:
-    place = story.find("generation.published/1", 0, env="a")["manifest"]["db"]["sealed"]["data"]["path"]
+    place = story.find("generation.published/1", 1, env="a")["manifest"]["db"]["sealed"]["data"]["path"]
     story.find("generation.published/1", env="d")["manifest"]["db"]["sealed"]["data"]["path"] = place
 
 
@@ -179,8 +183,8 @@ def old_activation_accepted(story: Any) -> None:
 
 
 def activation_given_again(story: Any) -> None:
-    story.control("d", "environment.parked/1", generation=1)
-    story.control("d", "environment.activated/1", generation=1, activation=1)
+    story.control("d", "environment.parked/1", generation=2)
+    story.control("d", "environment.activated/1", generation=2, activation=1)
 
 
 def refusal_names_nothing(story: Any) -> None:
@@ -224,9 +228,9 @@ BROKEN: list[tuple[Callable[[Any], None], str]] = [
     (manifest_of_another_journal, "I4"),
     (manifest_with_exchanged_components, "I4"),
     (manifest_with_other_dependencies, "I4"),
+    (created_from_something_else, "I4"),
     (restored_something_else, "I4"),
     (unregistered_contract, "I4"),
-    (publishes_twice, "I5"),
     (begins_on_another_base, "I5"),
     (stops_unsettled, "I5"),
     (parent_is_not_told, "I5"),
@@ -254,7 +258,12 @@ def test_exactly_the_broken_rule_is_found(story: Any, break_it: Callable[[Any], 
     assert report.exit_code == EXIT_VIOLATIONS
 
 
-SEVERAL = [(publish_is_missing, "I5"), (acts_after_the_end, "I2"), (snapshot_with_a_new_epoch, "I5")]
+SEVERAL = [
+    (publish_is_missing, "I5"),
+    (publishes_twice, "I5"),
+    (acts_after_the_end, "I2"),
+    (snapshot_with_a_new_epoch, "I5"),
+]
 
 
 @pytest.mark.parametrize(("break_it", "invariant"), SEVERAL)

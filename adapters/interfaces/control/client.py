@@ -1,0 +1,88 @@
+"""Asking a running engine through its control door. Blocking: one command asks one thing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from statefork.adapters.interfaces.control.address import socket_address, socket_path
+from statefork.adapters.interfaces.control.protocol import Request, error_from
+from statefork.journal.errors import StateforkError
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+class NoEngine(StateforkError):
+    """No engine runs on the state directory, and the command needs one."""
+
+    code = "no_engine"
+
+
+class EngineLost(StateforkError):
+    """The engine ended, or closed the connection, before it answered: the outcome is unknown."""
+
+    code = "engine_lost"
+
+
+def engine_runs(state: Path) -> bool:
+    """Whether an engine listens on the state directory's control socket."""
+    if not socket_path(state).is_socket():
+        return False
+    with socket_address(state) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.settimeout(CONNECT_TIMEOUT_S)
+        return door.connect_ex(address) == 0
+
+
+class Control:
+    """The engine of one state directory."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+
+    def ask(self, verb: str, request: Request) -> dict[str, Any]:
+        """The engine's answer. Raises the engine's error with its own code; NoEngine, EngineLost."""
+        response = self._send("POST", f"/v1/{verb}", msgspec.json.encode(request))
+        answer: dict[str, Any] = json.loads(response.content)
+        return answer
+
+    def blob(self, digest: str) -> bytes:
+        """The bytes of a blob, also of one that is not on disk yet. Raises like ``ask``."""
+        return self._send("GET", f"/v1/blobs/{digest}", b"").content
+
+    def _send(self, method: str, path: str, body: bytes) -> httpx.Response:
+        if not engine_runs(self._state):
+            raise self._nobody()
+        with socket_address(self._state) as address:
+            transport = httpx.HTTPTransport(uds=address)
+            timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+            with httpx.Client(transport=transport, timeout=timeout, base_url="http://statefork") as client:
+                try:
+                    response = client.request(method, path, content=body)
+                except httpx.ConnectError:
+                    raise self._nobody() from None
+                except httpx.HTTPError as error:
+                    raise EngineLost(
+                        f"the engine on {self._state} did not answer: {error or type(error).__name__}",
+                        hint="Whether it was done is unknown: look with `statefork log` before trying again",
+                    ) from None
+        if response.is_success:
+            return response
+        try:
+            told = json.loads(response.content)["error"]
+        except (ValueError, KeyError, TypeError):
+            told = {"code": "internal", "message": f"the engine answered {response.status_code}"}
+        raise error_from(told)
+
+    def _nobody(self) -> NoEngine:
+        why = "" if self._state.is_dir() else f" ({errno.errorcode[errno.ENOENT]}: there is no such directory)"
+        return NoEngine(
+            f"no engine runs on the state directory {self._state}{why}",
+            hint=f"Start one in another terminal: statefork up CONTRACT --state {self._state}",
+            state=str(self._state),
+        )

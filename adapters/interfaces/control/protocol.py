@@ -1,0 +1,101 @@
+"""What is said through the control door: one request Struct per verb, answers as plain JSON objects.
+
+``POST /v1/<verb>`` with the request as its body. An error answers with ``{"error": {code, message, hint, facts}}``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from statefork.journal.errors import StateforkError
+from statefork.journal.values import Json
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all requests."""
+
+
+class Status(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is served. With ``cost``, memory and private bytes are measured, which takes a while."""
+
+    cost: bool = False
+
+
+class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new environment."""
+
+    name: str
+
+
+class Act(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One action; ``action`` None: look without acting."""
+
+    env: str
+    action: dict[str, Json] | None = None
+    timeout_s: float | None = None
+
+
+class OfEnvironment(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A verb that needs nothing but an environment: snapshot, reset, retire, park, activate.
+
+    ``then``: what becomes of whoever is still at work at the drain deadline (abort, revoke).
+    """
+
+    env: str
+    then: str = ""
+    deadline_s: float | None = None
+
+
+class Restore(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Back to a moment."""
+
+    env: str
+    ref: str
+    then: str = ""
+    deadline_s: float | None = None
+
+
+class Fork(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Children of a moment; without names they get some."""
+
+    ref: str
+    n: int = 1
+    names: list[str] = []
+
+
+class Clone(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new environment whose origin is a moment."""
+
+    ref: str
+    name: str
+
+
+class Replay(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Re-execute and compare."""
+
+    env: str
+    keep: bool = False
+
+
+class Nothing(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A verb that needs nothing: gc."""
+
+
+class RemoteError(StateforkError):
+    """An error that the engine reported. Its ``code`` is the engine's."""
+
+    code = "remote"
+
+
+def error_object(error: StateforkError) -> dict[str, Any]:
+    """An error as JSON."""
+    return {"code": error.code, "message": error.message, "hint": error.hint, "facts": error.facts}
+
+
+def error_from(told: dict[str, Any]) -> StateforkError:
+    """The error that an engine told of."""
+    error = RemoteError(str(told.get("message", "")), hint=str(told.get("hint", "")), **dict(told.get("facts") or {}))
+    error.code = str(told.get("code", RemoteError.code))  # type: ignore[misc]  # of this one instance only
+    return error
