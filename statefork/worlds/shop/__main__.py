@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     make.add_argument("directory", type=Path)
     serve = commands.add_parser("serve", help="serve one private copy (written to: give a copy, not a base in use)")
     serve.add_argument("--base", type=Path, required=True, help="directory with shop.sqlite3, media/ and search/")
-    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--port", type=int, default=8000, help="0: any free one, which is printed")
     serve.add_argument("--threads", type=int, default=4)
     given = parser.parse_args(arguments)
     if given.command == "build":
@@ -37,11 +37,11 @@ def _serve(base: Path, port: int, threads: int) -> int:
     os.environ["STATEFORK_SHOP_BASE"] = str(base.resolve())
     os.environ["DJANGO_SETTINGS_MODULE"] = "statefork.worlds.shop.settings"
     from django.core.wsgi import get_wsgi_application
-    from waitress import serve
+    from waitress.server import create_server
 
-    application = get_wsgi_application()
-    print(f"the shop serves on http://127.0.0.1:{port}/ (Ctrl-C ends it)", file=sys.stderr)
-    serve(application, host="127.0.0.1", port=port, threads=threads, ident="")
+    server = create_server(get_wsgi_application(), host="127.0.0.1", port=port, threads=threads, ident="")
+    print(f"the shop serves on http://127.0.0.1:{server.effective_port}/ (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    server.run()
     return 0
 
 

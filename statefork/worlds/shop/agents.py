@@ -179,7 +179,7 @@ async def order_as_guest(shopper: Shopper) -> None:
     await shopper.place_order()
 
 
-NEW_ADDRESS = {"line1": "1 Lighthouse Steps", "line4": "Falmouth", "postcode": "TR11 3XN"}
+NEW_ADDRESS = {"line1": "1 Lighthouse Steps", "line4": "St Ives", "postcode": "TR26 1LP"}
 
 
 async def begin_checkout(shopper: Shopper) -> None:

@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 # Where one is missing this import fails with PackageNotFoundError: a ModuleNotFoundError that bears the name.
 VERSIONS = {name: version(name) for name in ("django", "django-oscar", "django-haystack", "whoosh", "pillow")}
 
-RECIPE = ("__init__.py", "assets.py", "build.py", "catalogue.py", "pictures.py", "seed.py", "settings.py", "urls.py")
+RECIPE = ("build.py", "catalogue.py", "pictures.py", "seed.py", "settings.py")
 """The files that decide what the base holds, besides the packages' versions."""
 
 

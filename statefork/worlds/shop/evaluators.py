@@ -10,11 +10,14 @@ from collections.abc import Callable
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefork.worlds.shop import agents, catalogue
 from statefork.worlds.shop.agents import Shopper
 from statefork.worlds.shop.catalogue import Article
+
+if TYPE_CHECKING:
+    from statefork.adapters.interfaces.environment import Evaluation
 
 
 class Page(NamedTuple):
@@ -56,16 +59,29 @@ class Score(NamedTuple):
         }
 
 
+Query = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
+"""Rows of a read-only query."""
+
+
 class Books:
     """The shop's database, read only."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, query: Query) -> None:
+        self._query = query
+
+    @classmethod
+    def at(cls, path: Path) -> Books:
+        """The books in a database file."""
+
+        def query(sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+            with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)) as database:
+                return database.execute(sql, values).fetchall()
+
+        return cls(query)
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """All rows of a query."""
-        with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)) as database:
-            return database.execute(sql, values).fetchall()
+        return self._query(sql, values)
 
     def value(self, sql: str, *values: object) -> Any:
         """The first column of the first row; None when there is no row."""
@@ -79,8 +95,8 @@ class Books:
     def order(self) -> dict[str, Any]:
         """The one order with its delivery, town, lines and stock taken; empty when there is not exactly one."""
         found = self.rows(
-            "SELECT o.shipping_method, a.line4, o.total_incl_tax - o.shipping_incl_tax,"
-            " coalesce(u.email, o.guest_email)"
+            "SELECT o.shipping_method, a.line4, o.total_incl_tax - o.shipping_incl_tax AS goods,"
+            " coalesce(u.email, o.guest_email) AS who"
             " FROM order_order o JOIN order_shippingaddress a ON a.id = o.shipping_address_id"
             " LEFT JOIN auth_user u ON u.id = o.user_id"
         )
@@ -117,6 +133,27 @@ def score(judge: Judge, books: Books, page: Page, shopper: Shopper) -> Score:
     """Apply an evaluator to an environment's database and page; ``shopper`` tells the seed's choices."""
     facts = tuple(judge(books, page, shopper))
     return Score(sum(fact.holds for fact in facts) / len(facts), facts)
+
+
+class Evaluate:
+    """An evaluator in the form that ``Environment.evaluate`` takes; keeps what it found, fact by fact."""
+
+    def __init__(self, judge: Judge, shopper: Shopper) -> None:
+        self.judge = judge
+        self.shopper = shopper
+        self.generation = 0
+        self.score: Score | None = None
+
+    async def __call__(self, evaluation: Evaluation) -> tuple[float, Any]:
+        """Read the books and the page of one generation."""
+
+        def query(sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+            return [tuple(row.values()) for row in evaluation.query("db", sql, values)]
+
+        seen = await evaluation.look()
+        self.generation = evaluation.generation
+        self.score = score(self.judge, Books(query), Page(seen.url, seen.text), self.shopper)
+        return self.score.value, self.score.detail()
 
 
 def untouched(books: Books, page: Page, shopper: Shopper) -> list[Fact]:

@@ -111,6 +111,7 @@ MIGRATION_MODULES = {"shipping": "oscar.apps.shipping.migrations"}
 MIDDLEWARE = [
     "statefork.worlds.shop.assets.Assets",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
