@@ -70,6 +70,10 @@ class Doorkeeper:
             while not condition():
                 await self.moved.wait()
 
+    async def until_quiet(self) -> None:
+        """Wait until no lease is live. A client has its response a moment before the lease ends."""
+        await self.until(lambda: not self.leases)
+
     def _admit(self, request: AdmissionRequest) -> Lease:
         env = self.envs.get(request.env)
         if env is None:
@@ -125,4 +129,4 @@ class Doorkeeper:
         """Cancel every lease and join it."""
         for lease in tuple(self.leases):
             lease.scope.cancel()
-        await self.until(lambda: not self.leases)
+        await self.until_quiet()

@@ -97,18 +97,21 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(base: Path, tmp: Path, limits: Limits | None = None) -> AsyncIterator[World]:
+async def open_world(
+    base: Path, tmp: Path, *, limits: Limits | None = None, settings: str = "notes.settings", requests_max: int = 6
+) -> AsyncIterator[World]:
     """A server with no environment yet."""
     keeper = Doorkeeper()
     async with open_gateway(keeper, limits) as gateway:
         services = Services(state=tmp / "state", journal="j", blobs=None, gateway=gateway, base_dir=PROJECT)
         options = Options(
             stack="django",
-            settings="notes.settings",
+            settings=settings,
             host="notes.example",
             path=".",
             stores={"database": "db", "media": "media", "search": "search"},
             threads=6,
+            requests_per_environment_max=requests_max,
         )
         web = make("notes", options, services)
         await web.start()

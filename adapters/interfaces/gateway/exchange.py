@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import AsyncExitStack
+from http import HTTPStatus
 from typing import IO, Any
 
 import anyio
@@ -150,7 +151,8 @@ class Client:
         unread = http.their_state is h11.SEND_BODY
         if unread and not refused.close:
             headers.append((b"Connection", b"close"))
-        await self.wire.send(h11.Response(status_code=refused.status, headers=headers))
+        reason = HTTPStatus(refused.status).phrase.encode()
+        await self.wire.send(h11.Response(status_code=refused.status, headers=headers, reason=reason))
         if not (asked and asked.method == "HEAD"):
             await self.wire.send(h11.Data(data=body))
         await self.wire.send(h11.EndOfMessage())
@@ -338,9 +340,12 @@ class Exchange:
     async def _download(self, upstream: Wire, websocket: bool) -> Opened | None:
         """The upstream's response to the client."""
         while True:
-            head = await upstream.next_event(self.limits.response_s, "response_s")
-            if isinstance(head, h11.ConnectionClosed):
-                raise Gone("the upstream closed the connection without a response")
+            try:
+                head = await upstream.next_event(self.limits.response_s, "response_s")
+            except h11.RemoteProtocolError:
+                if upstream.http.trailing_data[1]:
+                    raise Gone("the upstream closed the connection without a response") from None
+                raise
             if isinstance(head, h11.InformationalResponse):
                 if head.status_code == 101 and websocket:
                     self._status = 101

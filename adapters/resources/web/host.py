@@ -88,10 +88,10 @@ class Control:
 
     def do_configure(self, *, stack: str, settings: str, key: str, fd: int, threads: int, per_env: int) -> Any:
         """Load the application. Nothing is served before ``serve``."""
-        inherit.install()
         module, _, name = STACKS[stack].partition(":")
         self.stack = getattr(importlib.import_module(module), name)()
         application = self.stack.load(settings)
+        inherit.install()
         edge = Edge(application, self.registry, bytes.fromhex(key), self.stack.ready, per_env=per_env)
         self._configured = {"application": edge, "fd": fd, "threads": threads}
         return {"pid": os.getpid()}

@@ -82,7 +82,7 @@ def _fork(original: Callable[[], int]) -> Callable[[], int]:
 
 
 def install() -> None:
-    """Patch thread start, job submission and fork. Called once per process, before the application is imported."""
+    """Patch thread start, job submission and fork. Called once per process, before the first request."""
     threading.Thread.start = _start(threading.Thread.start)  # type: ignore[assignment,method-assign]  # a patch
     pool = concurrent.futures.ThreadPoolExecutor
     pool.submit = _submit(pool.submit)  # type: ignore[method-assign]  # a patch

@@ -82,6 +82,10 @@ class WebResource:
         self._bindings.clear()
         await self.server.stop()
 
+    def roots(self) -> tuple[int, ...]:
+        """The server's pid (see engine.ports.Resident); empty while it is down."""
+        return (self.server.pid,) if self.server.pid else ()
+
     # -- versions: there is only one --------------------------------------------------------------------------
 
     def _version(self) -> Sealed:

@@ -110,6 +110,7 @@ class AppServer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        self.pid = 0
 
     async def _wait_up(self) -> None:
         try:

@@ -17,6 +17,7 @@ def main():
     call_command("migrate", run_syncdb=True, verbosity=0)
     from django.contrib.sites.models import Site
     from django.db import connection
+
     from notes.models import Note
 
     Site.objects.update(name="base")

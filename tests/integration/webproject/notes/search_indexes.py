@@ -1,6 +1,7 @@
 """The search index of the notes."""
 
 from haystack import indexes
+
 from notes.models import Note
 
 

@@ -3,6 +3,7 @@
 from django.conf import settings
 from django.urls import path
 from django.views.static import serve
+
 from notes import views
 
 urlpatterns = [

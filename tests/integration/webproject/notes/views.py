@@ -20,6 +20,7 @@ from django.db import IntegrityError
 from django.db import transaction as db_transaction
 from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
 from haystack.query import SearchQuerySet
+
 from notes.models import Note
 
 POOL = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pool")
@@ -154,7 +155,7 @@ def unbound(request):
     for name, attempt in attempts.items():
         try:
             seen[name] = repr(contextvars.Context().run(attempt))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - its name is the answer
             seen[name] = type(error).__name__
     return JsonResponse(seen)
 
@@ -211,7 +212,6 @@ def scan(request):
     holders = sum(
         1
         for value in gc.get_objects()
-        if isinstance(value, dict)
-        and any(isinstance(item, str) and marker in item for item in list(value.values()))
+        if isinstance(value, dict) and any(isinstance(item, str) and marker in item for item in list(value.values()))
     )
     return JsonResponse({"paths": paths, "holders": holders, "marker_length": len(marker)})

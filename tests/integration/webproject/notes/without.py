@@ -1,0 +1,17 @@
+"""The same settings with one guard of the server removed: ``NOTES_WITHOUT=module:function`` becomes a no-op.
+
+The web tests use it to see each check fail where its guard is missing.
+"""
+
+import importlib
+import os
+
+from notes.settings import *  # noqa: F403  the settings under test, unchanged
+
+module, _, name = os.environ["NOTES_WITHOUT"].partition(":")
+owner = importlib.import_module(f"statefork.adapters.resources.web.{module}")
+*path, last = name.split(".")
+for part in path:
+    owner = getattr(owner, part)
+assert callable(getattr(owner, last))
+setattr(owner, last, lambda *args, **kwargs: None)
