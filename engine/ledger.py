@@ -48,11 +48,12 @@ class Ledger:
         """The name of the environment's next transition, unique in the journal: the place where it begins."""
         return f"{env}/{self.world.versions.get(env, 0) + 1}"
 
-    async def commit(self, *commands: Command) -> None:
+    async def commit(self, *commands: Command, may_ride: bool = False) -> None:
         """Decide, append durably in one piece, and fold. Several commands of one environment follow each other.
 
-        Shielded: once the journal has the events, a cancelled caller finds them folded too. Raises what
-        ``decide`` raises, ExpectationFailed, JournalUnavailable (nothing happened), InDoubt (nobody knows).
+        Shielded: once the journal has the events, a cancelled caller finds them folded too. With ``may_ride`` events
+        that can't be made durable now (a full disk) ride behind whatever is queued: fit for what a crash may forget.
+        Raises what ``decide`` raises, ExpectationFailed, JournalUnavailable (nothing happened), InDoubt (nobody knows).
         """
         async with self._locked(sorted({command.env for command in commands})):
             with anyio.CancelScope(shield=True):
@@ -62,7 +63,10 @@ class Ledger:
                     position = await self.journal.append(*appends)
                 except (JournalUnavailable, OSError) as error:
                     if not await self._kept(appends, error):
-                        raise
+                        if not may_ride:
+                            raise
+                        for append in appends:
+                            self.journal.ride(append.stream, *append.events)
                 for append in appends:
                     self._positions[append.stream] = max(position, self._positions.get(append.stream, 0))
                     for event in append.events:

@@ -1,0 +1,318 @@
+"""Whose turn it is, and giving back: the order of an environment's transitions, and what happens when one fails.
+
+A transition of an environment *waits* for the one before it (first come, first served); a caller that holds a lease on
+the environment would wait for itself and gets HeldByCaller. A failed or cancelled transition thaws the old context and
+leaves nothing staged behind (I9); if that context can't be thawed its tail is lost, and a ``recover`` generation says
+so. Where an append stays in doubt the environment stays frozen until the state directory is reopened.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import anyio
+
+from statefork.engine.capsule import Capsule
+from statefork.engine.collect import Sharing
+from statefork.engine.contract import Contract
+from statefork.engine.drain import Drain
+from statefork.engine.errors import ContractError, HeldByCaller, InDoubt, StateforkError, TransitionAborted
+from statefork.engine.leases import Gate, current_lease, lease_ids
+from statefork.engine.ledger import Ledger
+from statefork.engine.live import Live, Run, Timer
+from statefork.engine.ports import Resource
+from statefork.engine.settings import DrainPolicy, Settings
+from statefork.engine.staging import ComponentFailed, Context, Staging, close_context, each, quietly
+from statefork.engine.transitions import Abort, Begin, Park, Publish, Recover, decide
+from statefork.journal.errors import JournalError
+from statefork.journal.events import Operation
+from statefork.journal.values import Component, Handle, Identity, Moment
+
+_logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def in_own_task(work: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """Run a coroutine function in a task of its own, joined before it returns.
+
+    ``asyncio.Task.cancel`` goes through shielded scopes. It reaches only the task it is called on, which here just
+    waits; the task group turns it into a cancellation that respects the shields around publish and clean-up.
+    """
+
+    @functools.wraps(work)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        results: list[R] = []
+        errors: list[Exception] = []
+
+        async def body() -> None:
+            try:
+                results.append(await work(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - raised again below, outside the group
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(body)
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    return run
+
+
+class Turns:
+    """The live side of every environment of one contract. ``lives``: what is bound now."""
+
+    def __init__(
+        self, ledger: Ledger, contract: Contract, resources: Mapping[str, Resource], settings: Settings
+    ) -> None:
+        self.ledger = ledger
+        self.contract = contract
+        self.resources = resources
+        self.settings = settings
+        self.sharing = Sharing()
+        self.lives: dict[str, Live] = {}
+        self._ids = lease_ids()
+        self._required = frozenset(contract.order)
+        self._branches: dict[tuple[str, str], str] = {}  # (resource, branch) -> the environment that writes it
+
+    def live(self, env: str) -> Live:
+        """The environment's live record."""
+        return self.lives.setdefault(env, Live())
+
+    def usable(self, env: str) -> Capsule:
+        """The capsule. Raises UnknownEnvironment, ContractError for one of another contract."""
+        capsule = self.ledger.world.capsule(env)
+        if capsule.contract != self.contract.digest:
+            raise ContractError(
+                f"{env} was made under another contract than the one that this engine runs",
+                hint="Open the state directory with the contract it was made under; the journal holds its text.",
+                environment=env,
+                key="contract",
+            )
+        return capsule
+
+    def handles(self) -> Iterator[Handle]:
+        """Every branch and binding that a live context holds."""
+        for live in self.lives.values():
+            for context in (live.context, live.staged):
+                if context is not None:
+                    yield from context.branches.values()
+                    yield from context.bindings.values()
+
+    # --- freezing and giving back -----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _turn(self, env: str) -> AsyncIterator[Live]:
+        """This environment's transitions one after the other, none beside a collection."""
+        lease = current_lease()
+        while lease is not None:
+            if lease.env == env and lease.running:
+                raise HeldByCaller(
+                    f"the caller holds a lease on {env} ({lease.holder}) and would wait for itself",
+                    hint="Leave the lease first.",
+                    environment=env,
+                )
+            lease = lease.parent
+        self.usable(env)
+        live = self.live(env)
+        async with live.lock, self.sharing.shared():
+            if live.doubt:
+                raise InDoubt(
+                    f"{env} is frozen: an append got no answer and could not be settled",
+                    hint="Close the engine and open the state directory again: recovery settles it.",
+                    environment=env,
+                )
+            yield live
+
+    @asynccontextmanager
+    async def _frozen(self, live: Live, begin: Begin, *, quiet: str = "") -> AsyncIterator[Run]:
+        """Shut the gate around the body, which ends with the append that decides; whatever fails is given back.
+
+        ``quiet`` names an operation that has no transition of its own (park, retire): its freeze is not journaled. The
+        body's caller opens a gate again after success.
+        """
+        env, what = begin.env, quiet or begin.op
+        decide(self.ledger.world.capsule(env), begin)
+        context = live.context
+        assert context is not None, "a serving environment has a context"
+        drain = Drain(self.ledger, self.resources, context, names_max=self.settings.held_names_max)
+        run = Run(live, context, begin, drain, Timer(self.ledger.clock.monotonic))
+        context.gate.shut_for(f"{what} is under way")
+        try:
+            if not quiet:
+                with run.timer("freeze"):
+                    await self.ledger.commit(begin)
+            yield run
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await self._give_back(env, run, error)
+            raise retold(error, env, what, context.gate.generation)
+
+    async def _give_back(self, env: str, run: Run, error: BaseException) -> None:
+        if isinstance(error, InDoubt):
+            run.live.doubt = True
+            return
+        await self._discard(run.live, run.staging)
+        reached = self.ledger.world.reachable() if run.sealed else frozenset()
+        for name, sealed in run.sealed.items():
+            if (name, sealed.version) not in reached:
+                await quietly(name, "discard", self.resources[name].discard(sealed), self.settings.discard_s)
+        if await self._abort(env, run.live, error, run):
+            await self._thaw(env, run, published=False)
+
+    async def _unfound(self, env: str, live: Live, staging: Staging | None, error: BaseException) -> None:
+        """Give back a founding or an activation: nothing served before it."""
+        if isinstance(error, InDoubt):
+            live.doubt = True
+            return
+        with anyio.CancelScope(shield=True):
+            await self._discard(live, staging)
+            await self._abort(env, live, error, None)
+
+    async def _abort(self, env: str, live: Live, error: BaseException, run: Run | None) -> bool:
+        """Journal the end of a transition that was begun; False when that is impossible: it stays frozen then."""
+        if self.ledger.world.capsule(env).transition is None:
+            return True
+        abort = Abort(
+            env=env,
+            at=self.ledger.clock.now(),
+            code=_code(error),
+            reason=str(error) or type(error).__name__,
+            component=error.component if isinstance(error, ComponentFailed) else "",
+            held=run.drain.held if run is not None else (),
+        )
+        try:
+            await self.ledger.commit(abort, may_ride=True)
+        except (JournalError, InDoubt):
+            _logger.exception("the abort of a transition of %s can't be journaled; it stays frozen", env)
+            live.doubt = True
+            return False
+        return True
+
+    async def _thaw(self, env: str, run: Run, *, published: bool = True) -> None:
+        """Let the context serve again. Where that fails its tail is given up: after a publish nothing was in it."""
+
+        async def thaw(name: str) -> None:
+            if name in run.quiesced:
+                await self.resources[name].thaw(run.context.branches[name])
+
+        with anyio.CancelScope(shield=True):
+            try:
+                with anyio.fail_after(self.settings.seal_s):
+                    await each(self.contract, thaw, doing="thawing")
+            except Exception as error:
+                _logger.exception("%s can't be thawed and is bound anew at its next use", env)
+                await self._lose_context(env, run, f"could not be thawed: {error}", published=published)
+            else:
+                run.context.gate.open(self.ledger.world.capsule(env).generation)
+
+    async def _lose_context(self, env: str, run: Run, reason: str, *, published: bool) -> None:
+        command = Park(env=env, at=self.ledger.clock.now(), reason=reason) if published else self._recover(env)
+        try:
+            await self.ledger.commit(command)
+        except (JournalError, InDoubt):
+            _logger.exception("the loss of %s's context can't be journaled; it stays frozen", env)
+            run.live.doubt = True
+            return
+        run.live.context = None
+        await self._close(run.context)
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    async def _drain(self, run: Run, policy: DrainPolicy | None, *, may_fence: bool) -> None:
+        with run.timer("drain"):
+            await run.drain.run(policy or self.settings.drain, may_fence=may_fence)
+
+    def _publish(
+        self,
+        env: str,
+        manifest: Mapping[str, Component],
+        timer: Timer,
+        *,
+        run: Run | None = None,
+        staged: Context | None = None,
+        source_actions: int = 0,
+    ) -> Publish:
+        assert run is None or not run.context.gate.live, "I3: publish while a lease is live"
+        return Publish(
+            env=env,
+            at=self.ledger.clock.now(),
+            manifest=manifest,
+            required=self._required,
+            held=run.drain.held if run is not None else (),
+            source_actions=source_actions,
+            activation=staged.identity.activation if staged is not None else 0,
+            timings_ms=timer.ms,
+        )
+
+    def _begin(self, env: str, op: Operation, source: Moment | None = None) -> Begin:
+        return Begin(env=env, at=self.ledger.clock.now(), transition=self.ledger.name(env), op=op, source=source)
+
+    def _recover(self, env: str) -> Recover:
+        return Recover(env=env, at=self.ledger.clock.now(), transition=self.ledger.name(env))
+
+    def _staging(
+        self,
+        live: Live,
+        env: str,
+        generation: int,
+        epoch: int,
+        manifest: Mapping[str, Component],
+        timer: Timer,
+    ) -> Staging:
+        live.activation = max(live.activation, self.ledger.world.capsule(env).activation) + 1
+        identity = Identity(env=env, epoch=epoch, activation=live.activation)
+        gate = Gate(identity, generation, self._ids, self.ledger.clock.monotonic)
+        staging = Staging(self.contract, self.resources, gate, manifest, timer)
+        live.staged = staging.context
+        return staging
+
+    async def _stage(self, staging: Staging) -> Context:
+        return await staging.stage(deadline_s=self.settings.stage_s, requests_s=self.settings.staging_requests_s)
+
+    async def _discard(self, live: Live, staging: Staging | None) -> None:
+        live.staged = None
+        if staging is not None:
+            await staging.discard(deadline_s=self.settings.discard_s)
+
+    def _serve(self, live: Live, context: Context) -> None:
+        for name, branch in context.branches.items():
+            owner = self._branches.setdefault((name, branch.id), branch.env)
+            assert owner == context.identity.env == branch.env, f"I6: {owner} and {branch.env} share a branch of {name}"
+        live.context, live.staged = context, None
+        context.gate.open(context.gate.generation)
+
+    async def _close(self, context: Context) -> None:
+        for name, branch in context.branches.items():
+            self._branches.pop((name, branch.id), None)
+        await close_context(self.contract, self.resources, context, deadline_s=self.settings.discard_s)
+
+
+def _code(error: BaseException) -> str:
+    if isinstance(error, ComponentFailed | StateforkError):
+        return error.code
+    return "cancelled" if isinstance(error, anyio.get_cancelled_exc_class()) else "failed"
+
+
+def retold(error: BaseException, env: str, op: str, generation: int) -> BaseException:
+    """The error as the caller gets it: what stopped a transition is TransitionAborted, with all the facts."""
+    facts: dict[str, Any] = {"environment": env, "operation": op, "generation": generation}
+    if isinstance(error, TransitionAborted):
+        error.facts = facts | error.facts
+    if not isinstance(error, ComponentFailed):
+        return error
+    aborted = TransitionAborted(
+        f"{op} of {env} was aborted: {error}",
+        hint=f"Generation {generation} serves on" if generation else "Nothing of it is left",
+        component=error.component,
+        reason=str(error.cause),
+        cause=error.code,
+        **facts,
+    )
+    aborted.__cause__ = error.cause
+    return aborted
