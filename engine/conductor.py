@@ -12,8 +12,9 @@ from statefork.engine.capsule import Phase
 from statefork.engine.cut import take_cut
 from statefork.engine.live import Timer
 from statefork.engine.settings import DrainPolicy
+from statefork.engine.staging import ComponentFailed
 from statefork.engine.transitions import Activate, Command, Found, Founding, NoteFork, Park, Retire, decide
-from statefork.engine.turns import Turns, in_own_task, retold
+from statefork.engine.turns import Turns, add_facts, as_aborted, in_own_task
 from statefork.journal.events import Operation
 from statefork.journal.values import Component, Moment
 
@@ -65,7 +66,10 @@ class Conductor(Turns):
                 await self.ledger.commit(*commands)
             except BaseException as error:
                 await self._unfound(env, live, staging, error)
-                raise retold(error, env, how, 0)
+                if isinstance(error, ComponentFailed):
+                    raise as_aborted(error, env, how, 0) from error.cause
+                add_facts(error, env, how, 0)
+                raise
             if staged is not None:
                 self._serve(live, staged)
         assert world.capsule(env).generation == 1
@@ -151,7 +155,10 @@ class Conductor(Turns):
                 )
             except BaseException as error:
                 await self._unfound(env, live, staging, error)
-                raise retold(error, env, "activate", capsule.generation)
+                if isinstance(error, ComponentFailed):
+                    raise as_aborted(error, env, "activate", capsule.generation) from error.cause
+                add_facts(error, env, "activate", capsule.generation)
+                raise
             self._serve(live, staged)
 
     @in_own_task

@@ -12,7 +12,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import anyio
 
@@ -151,7 +151,10 @@ class Turns:
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await self._give_back(env, run, error)
-            raise retold(error, env, what, context.gate.generation)
+            if isinstance(error, ComponentFailed):
+                raise as_aborted(error, env, what, context.gate.generation) from error.cause
+            add_facts(error, env, what, context.gate.generation)
+            raise
 
     async def _give_back(self, env: str, run: Run, error: BaseException) -> None:
         if isinstance(error, InDoubt):
@@ -299,20 +302,21 @@ def _code(error: BaseException) -> str:
     return "cancelled" if isinstance(error, anyio.get_cancelled_exc_class()) else "failed"
 
 
-def retold(error: BaseException, env: str, op: str, generation: int) -> BaseException:
-    """The error as the caller gets it: what stopped a transition is TransitionAborted, with all the facts."""
-    facts: dict[str, Any] = {"environment": env, "operation": op, "generation": generation}
-    if isinstance(error, TransitionAborted):
-        error.facts = facts | error.facts
-    if not isinstance(error, ComponentFailed):
-        return error
-    aborted = TransitionAborted(
+def as_aborted(error: ComponentFailed, env: str, op: str, generation: int) -> TransitionAborted:
+    """The failure of a component as the caller gets it, with all the facts."""
+    return TransitionAborted(
         f"{op} of {env} was aborted: {error}",
         hint=f"Generation {generation} serves on" if generation else "Nothing of it is left",
+        environment=env,
+        operation=op,
+        generation=generation,
         component=error.component,
         reason=str(error.cause),
         cause=error.code,
-        **facts,
     )
-    aborted.__cause__ = error.cause
-    return aborted
+
+
+def add_facts(error: BaseException, env: str, op: str, generation: int) -> None:
+    """Complete the facts of an abort that was raised where they were not all known."""
+    if isinstance(error, TransitionAborted):
+        error.facts = {"environment": env, "operation": op, "generation": generation, **error.facts}
