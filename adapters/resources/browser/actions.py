@@ -45,7 +45,7 @@ class Action(
 
     def to_json(self) -> dict[str, Json]:
         """The action as plain data: its tag and every field that differs from its default."""
-        plain: dict[str, Json] = msgspec.to_builtins(self)
+        plain: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(self))
         return plain
 
     def invalid(self) -> tuple[str, str] | None:
@@ -299,8 +299,8 @@ def parse_action(action: Mapping[str, Any]) -> AnyAction:
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         field = place.rstrip("`").lstrip(".")
-        if not field and "field `" in message:
-            field = message.split("field `")[1].split("`")[0]
+        if "field `" in message:
+            field = f"{field}.".lstrip(".") + message.split("field `")[1].split("`")[0]
         raise InvalidAction(f"not a browser action: {message}", field=field or "type") from None
     problem = parsed.invalid()
     if problem is not None:

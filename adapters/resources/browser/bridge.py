@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import anyio
@@ -31,15 +32,24 @@ STOP_SECONDS_MAX = 30.0
 class _Loop(asyncio.SelectorEventLoop):
     """Children get a session of their own: Ctrl-C at the terminal must reach the engine only, which parks first."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         super().__init__()
         self.children: list[int] = []
+        self._environment = environment
+        self.set_exception_handler(_report)
 
     async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["start_new_session"] = True
+        kwargs["env"] = {**(kwargs.get("env") or os.environ), **self._environment}
         transport, protocol = await super().subprocess_exec(*args, **kwargs)
         self.children.append(transport.get_pid())
         return transport, protocol
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # Playwright leaves this one unread when its driver dies; whoever used the driver has been told.
+    if "reading from the driver" not in str(context.get("exception", "")):
+        loop.default_exception_handler(context)
 
 
 class _Caller:
@@ -60,10 +70,14 @@ class _Caller:
 
 
 class AsyncioThread:
-    """One thread with an asyncio loop. ``start`` and ``stop`` are idempotent; ``stop`` joins the thread."""
+    """One thread with an asyncio loop. ``start`` and ``stop`` are idempotent; ``stop`` joins the thread.
 
-    def __init__(self, name: str) -> None:
+    ``environment`` is added to that of the processes that are started on the loop.
+    """
+
+    def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
         self._name = name
+        self._environment = environment or {}
         self._thread: threading.Thread | None = None
         self._loop: _Loop | None = None
         self._ended: asyncio.Event | None = None
@@ -90,7 +104,7 @@ class AsyncioThread:
             caller.wake()
             await self._ended.wait()
 
-        loop = _Loop()
+        loop = _Loop(self._environment)
 
         def main() -> None:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:

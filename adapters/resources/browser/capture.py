@@ -84,7 +84,7 @@ async def _read_tab(live: LiveContext, number: int, tab: LiveTab, flags: list[Fl
     captured = Tab(
         entries=entries,
         current=current,
-        opener=live.tabs.index(tab.opener) if tab.opener in live.tabs else None,
+        opener=live.tabs.index(tab.opener) if tab.opener in live.tabs and top.get("opened") else None,
         session=session,
         frames=tuple(_frame(at, view, origin) for at, view in frames),
         document=document,

@@ -59,7 +59,6 @@ class LiveTab:
         self.states: dict[int, Any] = {}  # history entry id -> packed history.state
         self.posts: dict[int, Document | None] = {}  # history entry id -> page that answered a POST; None: not kept
         self.sockets: set[str] = set()
-        self.position: int | None = None  # in the history, when it was last looked at
         self._cdp: CDPSession | None = None
         self._navigation: Request | None = None
         self._answer: asyncio.Task[Document | None] | None = None

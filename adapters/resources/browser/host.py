@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,8 +41,9 @@ async def made(work: Awaitable[T], undo: Callable[[T], Awaitable[Any]]) -> T:
 class BrowserHost:
     """Playwright's driver and one Chromium. All methods run on the asyncio thread."""
 
-    def __init__(self, executable: Path, spawned: Callable[[], tuple[int, ...]]) -> None:
+    def __init__(self, executable: Path, scratch: Path | None, spawned: Callable[[], tuple[int, ...]]) -> None:
         self._executable = executable
+        self._scratch = scratch  # where driver and browser keep temporary files, by the environment they were given
         self._spawned = spawned  # pids that the thread's loop has started, the driver's last
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
@@ -70,6 +72,8 @@ class BrowserHost:
         problem: Exception | None = None
         for _ in range(LAUNCH_TRIES_MAX):
             await self._shut()
+            if self._scratch is not None:
+                self._scratch.mkdir(parents=True, exist_ok=True)
             try:
                 self._playwright = await async_playwright().start()
                 self.driver_pid = self._spawned()[-1]
@@ -122,7 +126,15 @@ class BrowserHost:
     async def new_context(self, **options: Any) -> BrowserContext:
         """A context that a cancellation can't orphan."""
         browser = await self.ready()
-        return await made(browser.new_context(**options), lambda context: context.close())
+        try:
+            return await made(browser.new_context(**options), lambda context: context.close())
+        except PlaywrightError as error:
+            if "closed" not in error.message:
+                raise
+            # The browser or the driver has died and the news is still on its way.
+            self._died(browser)
+            browser = await self.ready()
+            return await made(browser.new_context(**options), lambda context: context.close())
 
     async def _shut(self) -> None:
         browser, playwright = self._browser, self._playwright
@@ -134,6 +146,9 @@ class BrowserHost:
         with contextlib.suppress(PlaywrightError, TimeoutError):
             if playwright is not None:
                 await asyncio.wait_for(playwright.stop(), CLOSE_SECONDS_MAX)
+        if self._scratch is not None:
+            # Whatever a killed driver, of this engine or of an earlier one, could not remove itself.
+            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
     async def stop(self) -> None:
         """Close Chromium and the driver. Idempotent."""

@@ -13,7 +13,7 @@ from playwright.async_api import FilePayload, Locator, Page
 
 from statefork.adapters.resources.browser import actions as a
 from statefork.adapters.resources.browser.context import LiveContext, LiveTab
-from statefork.adapters.resources.browser.settle import settle
+from statefork.adapters.resources.browser.settle import settle, twice
 from statefork.engine.errors import ActionFailed, InvalidAction
 from statefork.journal.values import Json
 
@@ -84,11 +84,11 @@ async def _carry_out(live: LiveContext, tab: LiveTab, action: a.AnyAction) -> di
             live.activate(_tab(live, action.tab))
             await live.active.page.bring_to_front()
         case a.Back():
-            if await page.go_back(timeout=action.timeout_ms) is None and not await _moved(tab, -1):
-                raise ActionFailed("there is nothing to go back to", action="back")
+            await _step(tab, -1)
+            await page.go_back(timeout=action.timeout_ms)
         case a.Forward():
-            if await page.go_forward(timeout=action.timeout_ms) is None and not await _moved(tab, +1):
-                raise ActionFailed("there is nothing to go forward to", action="forward")
+            await _step(tab, +1)
+            await page.go_forward(timeout=action.timeout_ms)
         case a.Reload():
             await page.reload(timeout=action.timeout_ms)
         case a.Wait():
@@ -109,12 +109,12 @@ async def _goto(live: LiveContext, page: Page, url: str, until: a.LoadState, tim
     return {"status": answer.status} if answer is not None else {}
 
 
-async def _moved(tab: LiveTab, by: int) -> bool:
-    # Playwright answers None both when there was no entry and when the move stayed within one document.
-    _, index = await tab.history()
-    noted = tab.position
-    tab.position = index
-    return noted is not None and index == noted + by
+async def _step(tab: LiveTab, by: int) -> None:
+    # Playwright answers None both when there is no such entry and when the move stays within one document.
+    entries, index = await tab.history()
+    if not 0 <= index + by < len(entries):
+        where = "back" if by < 0 else "forward"
+        raise ActionFailed(f"there is nothing to go {where} to", action=where)
 
 
 def _tab(live: LiveContext, number: int | None) -> LiveTab:
@@ -246,13 +246,12 @@ async def look(live: LiveContext, *, screenshot: bool) -> Look:
     tab = live.active
     page = tab.page
     url, title, text, png, titles = await asyncio.gather(
-        _settled(lambda: page.evaluate("() => location.href")),
-        _settled(page.title),
-        _settled(lambda: page.locator(":root").aria_snapshot(timeout=SNAPSHOT_TIMEOUT_MS)),
+        twice(lambda: page.evaluate("() => location.href")),
+        twice(page.title),
+        twice(lambda: page.locator(":root").aria_snapshot(timeout=SNAPSHOT_TIMEOUT_MS)),
         _shoot(page) if screenshot else asyncio.sleep(0, b""),
         asyncio.gather(*[_title(one) for one in live.tabs]),
     )
-    tab.position = (await tab.history())[1]
     tabs: list[dict[str, Json]] = [
         {"url": one.page.url, "title": name, "active": one is tab} for one, name in zip(live.tabs, titles, strict=True)
     ]
@@ -265,16 +264,6 @@ async def look(live: LiveContext, *, screenshot: bool) -> Look:
         downloads=await _finished(live),
         value={},
     )
-
-
-async def _settled(read: Any) -> Any:
-    """Read once more where a navigation destroyed the first reading."""
-    try:
-        return await read()
-    except PlaywrightError as error:
-        if "navigation" not in error.message and "context was destroyed" not in error.message:
-            raise
-        return await read()
 
 
 async def _title(tab: LiveTab) -> str:

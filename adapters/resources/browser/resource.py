@@ -32,6 +32,9 @@ from statefork.journal.values import Binding, Branch, Handle, Identity, Json, Ob
 T = TypeVar("T")
 
 
+SCRATCH_PATH_MAX = 60
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a contract may say of a ``browser`` resource."""
 
@@ -73,7 +76,11 @@ class BrowserResource:
         self.options = options
         self._services = services
         self._files = ProfileFiles(services.state, services.journal, name, self.adapter)
-        self._thread = AsyncioThread(f"statefork-{name}")
+        scratch = services.state / "runtimes" / f"{name}.tmp"
+        # Full Chromium makes a socket there, whose path may have 107 bytes; beyond that the system's folder has to do.
+        self._scratch = scratch if len(str(scratch)) <= SCRATCH_PATH_MAX else None
+        environment = {"TMPDIR": str(self._scratch)} if self._scratch is not None else {}
+        self._thread = AsyncioThread(f"statefork-{name}", environment)
         self._host: BrowserHost | None = None
         self._open: dict[str, _Open] = {}
 
@@ -97,7 +104,8 @@ class BrowserResource:
         """Launch Chromium. Idempotent. Raises MissingDependency, RuntimeDied."""
         if self._host is not None:
             return
-        host = BrowserHost(find_chromium(self.options.executable), lambda: self._thread.children)
+        executable = find_chromium(self.options.executable)
+        host = BrowserHost(executable, self._scratch, lambda: self._thread.children)
         await self._thread.start()
         try:
             await self._thread.call(host.start)

@@ -21,6 +21,7 @@ from statefork.adapters.resources.browser.context import LiveContext, LiveTab, o
 from statefork.adapters.resources.browser.scripts import script
 from statefork.adapters.resources.browser.settle import settle
 from statefork.adapters.resources.browser.state import Document, Entry, Frame, Origin, Profile, Tab
+from statefork.engine.errors import ResourceFailed
 
 LOAD_TIMEOUT_MS = 30_000
 SETTLE_SECONDS_MAX = 5.0
@@ -72,21 +73,27 @@ def _settable(profile: Profile) -> list[Any]:
 
 
 async def _open_tabs(live: LiveContext, profile: Profile) -> list[LiveTab]:
-    tabs: dict[int, LiveTab] = {}
-    for number, tab in enumerate(profile.tabs):
-        opener = tabs.get(tab.opener) if tab.opener is not None else None
-        if opener is None:
-            tabs[number] = await live.new_tab()
-            continue
+    alone = [number for number, tab in enumerate(profile.tabs) if tab.opener is None]
+    tabs = dict(zip(alone, await asyncio.gather(*[live.new_tab() for _ in alone]), strict=True))
+    # A popup is opened by its opener, which therefore comes first wherever it stands.
+    rest = [number for number in range(len(profile.tabs)) if number not in tabs]
+    while rest:
+        number = next((one for one in rest if profile.tabs[one].opener in tabs), None)
+        if number is None:
+            raise ResourceFailed("the tabs of this profile are each other's openers")
+        rest.remove(number)
+        tab = profile.tabs[number]
+        opener = tabs[tab.opener or 0]
         name = tab.frames[0].view["name"] if tab.frames else ""
         async with opener.page.expect_popup() as popup:
             await opener.page.evaluate("name => { window.open('about:blank', name || '_blank') }", name)
         page = await popup.value
         tabs[number] = next(one for one in live.tabs if one.page is page)
-    live.tabs.sort(key=list(tabs.values()).index)
-    for one in live.tabs:
+    ordered = [tabs[number] for number in range(len(profile.tabs))]
+    live.tabs.sort(key=ordered.index)
+    for one in ordered:
         await one.cdp()
-    return list(tabs.values())
+    return ordered
 
 
 async def _lay_out(

@@ -22,6 +22,7 @@ from statefork.adapters.resources.browser.host import BrowserHost
 from statefork.adapters.resources.browser.pause import Paused
 from statefork.adapters.resources.browser.perform import Look, look, perform
 from statefork.adapters.resources.browser.restore import restore
+from statefork.adapters.resources.browser.settle import twice
 from statefork.adapters.resources.browser.state import Stored, changes, digest_of
 from statefork.engine.errors import ResourceFailed, RuntimeDied
 
@@ -60,7 +61,8 @@ class Session:
         present = await capture(self.live)
         self.baseline = digest_of(present.profile)
         if not stored.profile.start:
-            problems += [f"{change.kind} {change.name}" for change in changes(stored.profile, present.profile)]
+            unflagged = [msgspec.structs.replace(one.profile, flags=()) for one in (stored, present)]
+            problems += [f"{change.kind} {change.name}" for change in changes(*unflagged)]
             pairs = zip(stored.witnesses, present.witnesses, strict=False)
             problems += [f"tab {number}: its text differs" for number, (was, now) in enumerate(pairs) if was != now]
         self.differences = tuple(problems[:DIFFERENCES_MAX])
@@ -117,7 +119,7 @@ class Session:
         async def ask() -> None:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                    await self.live.active.page.evaluate("() => document.readyState")
+                    await twice(lambda: self.live.active.page.evaluate("() => document.readyState"))
             except TimeoutError:
                 raise ResourceFailed("it is busy", resource=self._resource) from None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from playwright.async_api import Error as PlaywrightError
 
@@ -12,6 +14,8 @@ from statefork.adapters.resources.browser.context import LiveContext, LiveTab
 
 FRAMES_SECONDS_MAX = 1.0
 ROUNDS_MAX = 10
+
+T = TypeVar("T")
 
 _TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(null))))"
 
@@ -38,3 +42,13 @@ async def settle(live: LiveContext, tab: LiveTab, since: int, seconds_max: float
         if live.sequence == asked and not live.in_flight(since):
             return True
     return False
+
+
+async def twice(read: Callable[[], Awaitable[T]]) -> T:
+    """Read once more where a navigation destroyed the first reading."""
+    try:
+        return await read()
+    except PlaywrightError as error:
+        if "navigation" not in error.message and "context was destroyed" not in error.message:
+            raise
+        return await read()

@@ -30,7 +30,7 @@ for (const e of every(document)) {
     if (e.files.length) {
       const files = [...e.files];
       if (files.reduce((sum, f) => sum + f.size, 0) > arg.fileBytesMax) notes.push(["file-too-big", files.map((f) => f.name).join(", ")]);
-      else fields.push({ ...place(e), files: files.map((f) => pack(f, later, lost)) });
+      else fields.push({ ...place(e), files: files.map((f) => { const p = pack(f, later, lost); p[3] = 0; return p; }) });  // times can't be set again
     }
   } else if (tag === "input" && (e.type === "checkbox" || e.type === "radio")) {
     fields.push({ ...place(e), checked: e.checked, mixed: e.indeterminate });
@@ -78,7 +78,7 @@ let witness = 5381;
 const shown = document.title + "\n" + (document.body ? document.body.innerText : "");
 for (let i = 0; i < shown.length; i++) witness = (Math.imul(witness, 33) ^ shown.charCodeAt(i)) >>> 0;
 return {
-  url: location.href, origin: self.origin, title: document.title, name: window.name, referrer: document.referrer,
+  opened: self.opener !== null, url: location.href, origin: self.origin, title: document.title, name: window.name, referrer: document.referrer,
   x: Math.round(scrollX), y: Math.round(scrollY), fields, scrolls, opens, focus, selection, state,
   session: read(() => sessionStorage), local: read(() => localStorage),
   sameDocument: entries, entryIndex: index, lost, notes, witness: shown.length + ":" + witness,

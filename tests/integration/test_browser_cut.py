@@ -1,0 +1,121 @@
+"""Sealing: marks that follow the content, pages that stand still for the length of a cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from statefork.adapters.resources.browser import actions as a
+from statefork.engine.errors import ResourceFailed
+from tests.integration.browser_kit import browser, needs_chromium, serving
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, needs_chromium]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "trio"
+
+
+CHANGES = {
+    "cookie": "() => { document.cookie = 'k=2' }",
+    "localStorage": "() => { localStorage.k = 2 }",
+    "sessionStorage": "() => { sessionStorage.k = 2 }",
+    "indexedDB": "async () => { const o = indexedDB.open('d'); o.onupgradeneeded = () => o.result.createObjectStore('s');"
+    " await new Promise(r => { o.onsuccess = () => { const t = o.result.transaction('s', 'readwrite');"
+    " t.objectStore('s').put(Math.random(), 1); t.oncomplete = r } }); o.result.close() }",
+    "cache": "async () => (await caches.open('c')).put('/x', new Response('x'))",
+    "field": "() => { document.getElementById('name').value = 'k2' }",
+    "ticked": "() => { gift.checked = !gift.checked }",
+    "caret": "() => { note.focus(); note.setSelectionRange(1, 1) }",
+    "scroll": "() => { scrollTo(0, 33) }",
+    "element scroll": "() => { list.scrollTop = 44 }",
+    "history.state": "() => { history.replaceState({ k: 2 }, '') }",
+    "address": "() => { location.hash = 'k2' }",
+    "window.name": "() => { window.name = 'k2' }",
+    "open": "() => { more.open = !more.open }",
+    "frame": "() => { inner.contentDocument.getElementById('inside').value = 'k2' }",
+}
+
+
+async def test_the_mark_changes_with_every_kind_of_content_and_only_then(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path, start=f"{site.base}/desk.html") as kit:
+            branch, _ = await kit.fresh()
+            await kit.raw(branch, "() => { note.value = 'text' }")
+            seen = await kit.resource.write_mark(branch)
+            versions = {(await kit.seal(branch)).version}
+            for kind, change in CHANGES.items():
+                await kit.raw(branch, change)
+                mark = await kit.resource.write_mark(branch)
+                assert mark != seen, kind
+                assert await kit.resource.write_mark(branch) == mark, kind
+                sealed = await kit.seal(branch)
+                assert await kit.resource.write_mark(branch) == mark, f"sealing moved the mark: {kind}"
+                assert await kit.seal(branch) == sealed, kind
+                assert await kit.resource.digest(sealed) == sealed.version
+                versions.add(sealed.version)
+                seen = mark
+            assert len(versions) == len(CHANGES) + 1
+
+
+async def test_a_fresh_branch_is_unchanged_until_something_is_done(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path, start=f"{site.base}/desk.html") as kit:
+            base = await kit.resource.provision()
+            assert await kit.resource.provision() == base
+            branch, _ = await kit.fresh()
+            assert await kit.resource.write_mark(branch) == base.version
+            assert await kit.seal(branch) == base
+            await kit.raw(branch, "() => { note.value = 'text' }")
+            assert (await kit.seal(branch)).version != base.version
+
+
+async def test_pages_stand_still_between_quiesce_and_thaw_and_go_on_after(tmp_path: Path) -> None:
+    """Two tabs of one origin: the quiet one's storage shows what the busy one does meanwhile."""
+    with serving() as site:
+        async with browser(tmp_path, start=f"{site.base}/busy.html") as kit:
+            branch, binding = await kit.fresh()
+            kit.resource.check(a.NewTab().to_json())
+            await kit.act(binding, a.NewTab(f"{site.base}/page"))
+            count = "() => Number(localStorage.n)"
+            first = await kit.raw(branch, count)
+            await kit.raw(branch, f"async (old) => {{ while (({count})() === old) await new Promise(r => setTimeout(r, 5)) }}", first, tab=1)
+            await kit.resource.quiesce(branch)
+            mark = await kit.resource.write_mark(branch)
+            sealed = await kit.resource.seal(branch)
+            assert await kit.resource.seal(branch) == sealed
+            # The cookie jar is what a background answer could still change: the mark must see it.
+            context = kit.live(branch).context
+            await kit.on_thread(context.add_cookies, [{"name": "late", "value": "1", "url": site.base}])
+            assert await kit.resource.write_mark(branch) != mark
+            await kit.on_thread(lambda: context.clear_cookies(name="late"))
+            assert await kit.resource.write_mark(branch) == mark
+            await kit.resource.thaw(branch)
+            await kit.resource.thaw(branch)
+            frozen = await kit.raw(branch, count)
+            await kit.raw(branch, f"async (old) => {{ while (({count})() === old) await new Promise(r => setTimeout(r, 5)) }}", frozen)
+            async for change in kit.resource.diff(await kit.resource.provision(), sealed):
+                if change.name == f"localStorage {site.base} n":
+                    # It stood still from the capture on: what ran after the thaw is all that was added.
+                    assert frozen - int(str(change.after)) < 50
+
+
+async def test_a_missing_or_damaged_version_is_refused_by_name(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path, start=f"{site.base}/desk.html") as kit:
+            branch, _ = await kit.fresh()
+            await kit.raw(branch, "() => { note.value = 'text' }")
+            sealed = await kit.seal(branch)
+            path = tmp_path / str(sealed.data["path"])
+            path.write_bytes(path.read_bytes().replace(b'"text"', b'"tAxt"'))
+            with pytest.raises(ResourceFailed, match="is not what was sealed"):
+                await kit.fork(sealed)
+            path.write_bytes(b"{")
+            with pytest.raises(ResourceFailed, match="can't be read"):
+                await kit.fork(sealed)
+            await kit.resource.discard(sealed)
+            await kit.resource.discard(sealed)
+            with pytest.raises(ResourceFailed, match="can't be read"):
+                await kit.fork(sealed)

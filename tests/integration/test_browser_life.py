@@ -1,0 +1,250 @@
+"""The life of the shared Chromium: cancellation, deaths, the end. On trio and on asyncio."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+
+from statefork.adapters.resources.browser import actions as a
+from statefork.adapters.resources.browser.bridge import AsyncioThread
+from statefork.engine.errors import NotReady, ResourceFailed, RuntimeDied
+from statefork.engine.ports import Needs, Owner
+from statefork.journal.values import Identity
+from tests.integration.browser_kit import Kit, browser, needs_chromium, serving
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, needs_chromium]
+
+ENGINE = """
+import sys, anyio, pathlib
+from tests.integration.browser_kit import browser
+async def main():
+    async with browser(pathlib.Path(sys.argv[1])) as kit:
+        await kit.fresh()
+        print(*kit.resource.process_ids(), flush=True)
+        await anyio.sleep_forever()
+anyio.run(main, backend="trio")
+"""
+
+
+async def contexts(kit: Kit) -> int:
+    """How many contexts Chromium has, by Chromium's own account."""
+
+    async def count() -> int:
+        host = kit.resource._host
+        assert host is not None
+        session = await (await host.ready()).new_browser_cdp_session()
+        found = await session.send("Target.getBrowserContexts")
+        await session.detach()
+        return len(found["browserContextIds"])
+
+    return int(await kit.on_thread(count))
+
+
+async def renderer(kit: Kit, *, but: set[int]) -> set[int]:
+    """Pids of Chromium's page processes, without some."""
+    found = set()
+    for pid in kit.resource.process_ids():
+        line = psutil.Process(pid).cmdline()
+        if "--type=renderer" in line and pid not in but:
+            found.add(pid)
+    return found
+
+
+async def test_a_page_is_used_from_either_backend(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path, start=f"{site.base}/talk.html") as kit:
+            branch, binding = await kit.fresh()
+            async with kit.resource.raw(binding) as page:
+                await page.mouse.wheel(0, 400)
+                await page.wait_for_function("scrollY === 400")
+                await page.locator("#keys").fill("typed")
+                assert await page.get_by_text("Twice").count() == 1
+                assert page.url == f"{site.base}/talk.html"
+                async with page.expect_popup() as popup:
+                    await page.click("text=Desk")
+                kid = await popup.value
+                assert await kid.title() == "desk"
+                assert await kid.evaluate("() => opener") is None
+                assert [one == page for one in page.context.pages] == [True, False]
+                kept = page
+            with pytest.raises(ResourceFailed, match="has ended"):
+                await kept.title()
+            assert (await kit.resource.observe(binding)).title == "desk"
+            assert (await kit.seal(branch)).version != branch.base
+        assert not [thread for thread in threading.enumerate() if thread.name == "statefork-browser"]
+        await kit.resource.stop()
+
+
+async def test_a_cancelled_bind_or_action_leaves_nothing_running(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path, start=f"{site.base}/desk.html") as kit:
+            sealed = await kit.resource.provision()
+            for number in range(8):
+                branch = await kit.resource.branch(sealed, Owner(env="e", epoch=number))
+                with anyio.move_on_after(0.003 * number**2):
+                    await kit.resource.bind(branch, Identity(env="e", epoch=number, activation=number), Needs())
+                await kit.resource.discard(branch)
+            assert await contexts(kit) == 0
+            _, binding = await kit.fresh()
+            await kit.act(binding, a.Goto(f"{site.base}/talk.html"))
+            with anyio.move_on_after(0.3) as scope:
+                await kit.act(binding, a.Click(text="Nowhere"))
+            assert scope.cancelled_caught
+            # Cancelled means ended: had the click gone on waiting, it would now find its button and take it.
+            await kit.act(binding, a.Fill("#keys", value="x"))
+            async with kit.resource.raw(binding) as page:
+                await page.evaluate("() => { pad.textContent = 'Nowhere'; document.title = 'calm' }")
+                await page.wait_for_timeout(300)
+            assert (await kit.resource.observe(binding)).title == "calm"
+            await kit.resource.unbind(binding)
+            await kit.resource.unbind(binding)
+            assert await contexts(kit) == 0
+            with pytest.raises(NotReady):
+                await kit.resource.observe(binding)
+
+
+async def test_chromium_dying_under_an_action_is_told_at_once_and_it_is_started_again(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path, start=f"{site.base}/talk.html") as kit:
+            branch, binding = await kit.fresh()
+            await kit.act(binding, a.Fill("#keys", value="kept"))
+            sealed = await kit.seal(branch)
+            host = kit.resource._host
+            assert host is not None
+            began = time.monotonic()
+            with pytest.raises(RuntimeDied):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(kill_when_waiting, host.browser_pid)
+                    try:
+                        await kit.act(binding, a.Click(text="Nowhere", timeout_ms=60_000))
+                    except RuntimeDied as died:
+                        failure: Exception = died
+                raise failure
+            assert time.monotonic() - began < 5
+            with pytest.raises(NotReady):
+                await kit.resource.probe(binding)
+            for call in (kit.resource.observe(binding), kit.resource.write_mark(branch), kit.resource.seal(branch)):
+                with pytest.raises(RuntimeDied):
+                    await call
+            await kit.resource.unbind(binding)
+            fork, _ = await kit.fork(sealed)
+            assert await kit.raw(fork, "() => keys.value") == "kept"
+            assert kit.resource.launches == 2
+
+
+async def kill_when_waiting(pid: int) -> None:
+    """Kill Chromium from outside, with its action under way."""
+    await anyio.sleep(0.2)
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_dead_driver_is_replaced_too(tmp_path: Path) -> None:
+    async with browser(tmp_path) as kit:
+        await kit.fresh()
+        host = kit.resource._host
+        assert host is not None
+        tree = kit.resource.process_ids()
+        os.kill(host.driver_pid, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(host.driver_pid)] if psutil.pid_exists(host.driver_pid) else [], timeout=10)
+        _, binding = await kit.fresh("after")
+        await kit.resource.probe(binding)
+        await all_gone(tree)
+
+
+async def test_a_crashed_page_ends_its_own_context_only(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path, start=f"{site.base}/talk.html") as kit:
+            _, other = await kit.fresh("other")
+            before = await renderer(kit, but=set())
+            _, binding = await kit.fresh()
+            (pid,) = await renderer(kit, but=before)
+            with pytest.raises(RuntimeDied):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(kill_when_waiting, pid)
+                    try:
+                        await kit.act(binding, a.Click(text="Nowhere", timeout_ms=60_000))
+                    except RuntimeDied as died:
+                        failure: Exception = died
+                raise failure
+            with pytest.raises(RuntimeDied):
+                await kit.resource.observe(binding)
+            assert (await kit.resource.observe(other)).title == "talk"
+            await kit.resource.unbind(binding)
+            assert kit.resource.launches == 1
+            assert await contexts(kit) == 1
+
+
+async def all_gone(pids: tuple[int, ...]) -> None:
+    """Wait until none of the processes is left."""
+    with anyio.fail_after(20):
+        while [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]:
+            await anyio.sleep(0.05)
+
+
+async def test_killing_the_engine_leaves_no_process_and_no_temporary_file() -> None:
+    state = Path(tempfile.mkdtemp(prefix="sf"))
+    engine = subprocess.Popen(
+        [sys.executable, "-c", ENGINE, str(state)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        start_new_session=True,
+    )
+    assert engine.stdout is not None
+    pids = tuple(int(pid) for pid in engine.stdout.readline().split())
+    assert len(pids) > 3
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.wait()
+    engine.stdout.close()
+    await all_gone(pids)
+    with anyio.fail_after(20):
+        while any((state / "runtimes" / "browser.tmp").iterdir()):
+            await anyio.sleep(0.05)
+    shutil.rmtree(state)
+
+
+async def test_the_bridge_passes_results_errors_and_cancellation(tmp_path: Path) -> None:
+    thread = AsyncioThread("bridge-test")
+    await thread.start()
+    await thread.start()
+    ended: list[str] = []
+
+    async def value(number: int) -> int:
+        return number + 1
+
+    async def fail() -> None:
+        raise KeyError("inside")
+
+    async def stubborn() -> None:
+        import asyncio
+
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.append("truly")
+
+    assert await thread.call(value, 1) == 2
+    with pytest.raises(KeyError, match="inside"):
+        await thread.call(fail)
+    with anyio.move_on_after(0.05) as scope:
+        await thread.call(stubborn)
+    assert scope.cancelled_caught
+    assert ended == ["truly"]
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await thread.call(value, 1)
+    await thread.stop()
+    await thread.stop()
+    with pytest.raises(RuntimeDied):
+        await thread.call(value, 1)
