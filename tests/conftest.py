@@ -1,13 +1,81 @@
-"""Fixtures for all tests."""
+"""Fixtures and rules for all tests: both event loops, true reasons for skipping, and nothing left behind."""
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from typing import cast
 
+import hypothesis
 import pytest
+
+from statefork.adapters.resources.browser.chromium import find_chromium
+from statefork.engine.errors import MissingDependency
+from tests.leak_guard import LeakGuard
+
+GUARD = pytest.StashKey[LeakGuard]()
+LEFT = pytest.StashKey[list[str]]()
+
+# The same examples in every run: a failure is found again by running again. 'explore' looks further, with fresh ones.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("explore", max_examples=2000, deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(params=["trio", "asyncio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Async tests run on both event loops."""
     return cast(str, request.param)
+
+
+def missing_chromium() -> str:
+    """Why the browser's tests can't run; empty when they can."""
+    try:
+        find_chromium()
+    except MissingDependency as error:
+        return str(error)
+    return ""
+
+
+def missing_root() -> str:
+    """Why tests that need root can't run; empty when they can."""
+    return "" if os.geteuid() == 0 else "this needs root"
+
+
+def missing_shop() -> str:
+    """Why the shop's tests can't run; empty when they can."""
+    absent = [name for name in ("oscar", "whoosh", "PIL") if find_spec(name) is None]
+    return f"the shop needs {', '.join(absent)}: pip install 'statefork[demo]'" if absent else ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what can't run here, with the reason."""
+    reasons = {"browser": missing_chromium(), "root": missing_root(), "shop": missing_shop()}
+    for item in items:
+        for name, reason in reasons.items():
+            if reason and item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to watch."""
+    config.stash[GUARD] = LeakGuard()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the session when something was left behind; session-wide fixtures have ended by now."""
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    folder = getattr(factory, "_basetemp", None)
+    left = session.config.stash[LEFT] = session.config.stash[GUARD].end(folder)
+    if left and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name what was left behind."""
+    left = config.stash.get(LEFT, [])
+    if left:
+        terminalreporter.section("left behind by this session", red=True)
+        for line in left:
+            terminalreporter.line(line, red=True)
