@@ -23,10 +23,10 @@ _DAMAGE = {0, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORM
 
 _COLUMNS = "position, CAST(stream AS BLOB), version, CAST(event AS BLOB), CAST(hash AS BLOB)"
 _ALL = f"SELECT {_COLUMNS} FROM events WHERE position > :after ORDER BY position LIMIT :count"
-_OF_STREAM = f"""
-SELECT {_COLUMNS} FROM events WHERE stream = :stream AND version > (
-  SELECT coalesce(max(version), 0) FROM events WHERE stream = :stream AND position <= :after)
-ORDER BY version LIMIT :count"""
+_OF_STREAM = f"SELECT {_COLUMNS} FROM events WHERE stream = :stream AND version > :start ORDER BY version LIMIT :count"
+_START = "SELECT coalesce(max(version), 0) FROM events WHERE stream = :stream AND position <= :after"
+_LAST = "SELECT position, hash FROM events ORDER BY position DESC LIMIT 1"
+_LAST_OF_STREAM = "SELECT version, hash FROM events WHERE stream = :stream ORDER BY version DESC LIMIT 1"
 _HEADS = "SELECT CAST(stream AS BLOB), version, hash FROM streams"
 
 StoredRow = tuple[int, Any, Any, Any, Any]
@@ -45,6 +45,8 @@ def translated(path: Path, position: int) -> Iterator[None]:
         yield
     except sqlite3.ProgrammingError as error:
         raise closed() from error
+    except UnicodeDecodeError as error:  # SQLite quotes in its message what it found, and Python can't decode that
+        raise corrupt(position, f"the file {path.name} itself is broken") from error
     except sqlite3.Error as error:
         code = primary_code(error)
         if code in _DAMAGE or not isinstance(error, sqlite3.OperationalError):
@@ -84,9 +86,10 @@ class Selected(NamedTuple):
     """Rows as they are stored, all of one moment."""
 
     rows: list[StoredRow]
+    start: int  # version of the stream before the first row; unused when reading all streams
     ended: bool
-    heads: dict[str, Head]  # of all streams, or of the one asked for; read only at the end
-    recorded: int  # number of events, in all or in the one stream, by another way than through the heads
+    heads: dict[str, Head]  # of all streams, or of the one asked for; read only at the end, as is ``last``
+    last: Head | None  # number and hash of the last event, of all or of the one stream, from the events themselves
 
 
 class Chunk(NamedTuple):
@@ -148,6 +151,8 @@ class EventFile:
         try:
             with self._lock:
                 selected = self._select(after, stream, count, heads=check_end)
+            if stream is not None and selected.rows and selected.rows[0][2] != selected.start + 1:
+                raise corrupt(selected.rows[0][0], f"an event of stream {stream!r} before it is missing")
             for row in selected.rows:
                 if stream is None and row[0] != last + 1:
                     raise corrupt(last + 1, "it is missing")
@@ -174,42 +179,51 @@ class EventFile:
         """Rows after a position. Rows before damage are returned; the next call, which begins behind them, raises."""
         rows: list[StoredRow] = []
         found: dict[str, Head] = {}
-        recorded = 0
-        names = {"after": after, "count": count, "stream": stream}
+        last = None
+        names: dict[str, Any] = {"after": after, "count": count, "stream": stream, "start": 0}
         connection = self._connection
         with translated(self._path, after + 1):
             connection.execute("BEGIN")  # one snapshot for the events and the heads
             try:
+                if stream is not None and after > 0:
+                    (names["start"],) = connection.execute(_START, names).fetchone()
                 rows.extend(connection.execute(_ALL if stream is None else _OF_STREAM, names))
                 ended = len(rows) < count
                 if heads and ended:
                     where = "" if stream is None else " WHERE stream = :stream"
-                    last = "max(position)" if stream is None else "max(version)"
-                    (recorded,) = connection.execute(f"SELECT coalesce({last}, 0) FROM events{where}", names).fetchone()
-                    for name, version, digest in connection.execute(_HEADS + where, names):
-                        found[name.decode(errors="replace")] = (version, digest)
+                    last = connection.execute(_LAST if stream is None else _LAST_OF_STREAM, names).fetchone()
+                    found = {
+                        str(name, errors="replace"): (v, h) for name, v, h in connection.execute(_HEADS + where, names)
+                    }
             except sqlite3.DatabaseError:
                 if not rows:
                     raise
                 ended = False
+            except TypeError as error:  # a column holds a value of another type
+                raise corrupt(after + 1, "the table of streams is broken") from error
             finally:
                 connection.rollback()
-        return Selected(rows, ended, found, recorded)
+        return Selected(rows, names["start"], ended, found, last)
 
     def _check_end(self, last: int, stream: str | None, selected: Selected, chain: Chain) -> None:
         """The events ended after position ``last``: is that where the heads of the streams say that they end?"""
-        try:
-            promised = sum(version for version, _ in selected.heads.values())
-        except TypeError:
-            raise corrupt(last, "the table of streams holds a value of another type") from None
-        if promised > selected.recorded:
+        heads = selected.heads
+        there = 0 if selected.last is None else selected.last[0]
+        if not all(isinstance(number, int) for number in (there, *(version for version, _ in heads.values()))):
+            raise corrupt(last, "a number of events is no number")
+        promised = sum(version for version, _ in heads.values())
+        if promised > there:
             where = "the journal" if stream is None else f"stream {stream!r}"
             raise corrupt(last + 1, f"the end is cut off: {promised} events of {where} were recorded")
-        wrong = next((name for name, tail in chain.tails.items() if selected.heads.get(name) != tail), None)
+        wrong = next((name for name, tail in chain.tails.items() if heads.get(name) != tail), None)
+        if stream is not None and (
+            heads.get(stream) != selected.last or not (selected.rows or selected.start == there)
+        ):
+            wrong = stream
         if wrong is not None:
             raise corrupt(last, f"the last event of stream {wrong!r} is not the one that was recorded as last")
-        if promised < selected.recorded:
-            raise corrupt(last, f"{selected.recorded} events are there, but only {promised} were recorded")
+        if promised < there:
+            raise corrupt(last, f"{there} events are there, but only {promised} were recorded")
 
     def _one(self, query: str, *parameters: object) -> Any:
         with self._lock, translated(self._path, 0):

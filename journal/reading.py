@@ -21,7 +21,7 @@ from statefork.journal.log import Recorded
 
 CHUNK_EVENTS = 256
 TAIL_EVENTS = 256
-"""How many of the last events are verified when a journal is opened; reading verifies the others."""
+"""How many of the last events are verified when a journal is opened for writing; reading verifies all that it reads."""
 
 BUSY_TIMEOUT_S = 5.0
 
@@ -101,23 +101,30 @@ class SqliteReader:
         return await run_sync(self._file.streams)
 
 
-def verify_ends(file: EventFile) -> str:
-    """Check the first event and the last ones; return the journal's id. Raises JournalCorrupt."""
+def identity(file: EventFile) -> str:
+    """The journal's id, from its first event. Raises JournalCorrupt."""
     first = file.chunk(0, None, 1, file.chain())
     if first.error is not None:
         raise first.error
     if not first.events or not isinstance(first.events[0].event, JournalCreated):
         raise corrupt(1, "a journal begins with the event that gives it its identity")
+    return first.events[0].event.journal
+
+
+def verify_tail(file: EventFile) -> None:
+    """Check the last events, and that they are the last. Raises JournalCorrupt."""
     after = max(file.head() - TAIL_EVENTS, 0)
     tail = file.chunk(after, None, TAIL_EVENTS + 1, file.chain())
     if tail.error is not None:
         raise tail.error
-    return first.events[0].event.journal
 
 
 @asynccontextmanager
 async def open_sqlite_reader(path: Path) -> AsyncIterator[SqliteReader]:
-    """Open a journal file for reading only. Raises StateMissing, JournalCorrupt, JournalUnavailable."""
+    """Open a journal file for reading only. Raises StateMissing, JournalCorrupt, JournalUnavailable.
+
+    A damaged journal can be opened as long as its beginning is sound: reading gives what comes before the damage.
+    """
     with ExitStack() as stack:
         reader = await run_sync(_open, path, stack)
         try:
@@ -137,7 +144,7 @@ def _open(path: Path, stack: ExitStack) -> SqliteReader:
     stack.callback(file.close)
     if not filled:
         raise missing(path)
-    return SqliteReader(file, verify_ends(file))
+    return SqliteReader(file, identity(file))
 
 
 def missing(path: Path) -> StateMissing:

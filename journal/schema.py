@@ -48,7 +48,7 @@ SELECT {_field("env")} AS environment, {_field("generation")} AS generation, {_f
   {_field("op")} AS operation, {_moment("source")} AS source, {_time(_field("at"))} AS published,
   {_field("actions")} AS actions, {_field("lost_actions")} AS lost_actions,
   (SELECT group_concat(key, ', ') FROM json_each(e.event, '$.manifest')) AS components,
-  (SELECT round(sum(value), 1) FROM json_each(e.event, '$.timings_ms')) AS timings_ms_sum, e.position
+  {_field("timings_ms")} AS timings_ms, e.position
 FROM events e WHERE {_is("generation.published")} ORDER BY e.position""",
     "components": f"""
 SELECT {_field("env")} AS environment, {_field("generation")} AS generation, c.key AS resource,
@@ -133,5 +133,6 @@ def create_schema(connection: sqlite3.Connection) -> None:
     events.create_index(["stream", "version"], unique=True, if_not_exists=True)
     for name, query in VIEWS.items():
         database.create_view(name, query.strip(), replace=True)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    for name, value in (("application_id", APPLICATION_ID), ("user_version", FORMAT)):
+        if connection.execute(f"PRAGMA {name}").fetchone() != (value,):
+            connection.execute(f"PRAGMA {name} = {value}")

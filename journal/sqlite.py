@@ -39,7 +39,7 @@ from statefork.journal.limits import Limits
 from statefork.journal.live import Feed
 from statefork.journal.lock import StateLock, sync_folder
 from statefork.journal.log import Append, Recorded
-from statefork.journal.reading import BUSY_TIMEOUT_S, Scan, SqliteReader, connect_for_reading, verify_ends
+from statefork.journal.reading import BUSY_TIMEOUT_S, Scan, SqliteReader, connect_for_reading, identity, verify_tail
 from statefork.journal.schema import create_schema
 
 CHECKPOINT_BYTES = 4 * 1024 * 1024
@@ -73,18 +73,22 @@ class Writer:
             self._connection = sqlite3.connect(
                 path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
             )
+            self._file = EventFile(self._connection, path, Codec())
+            self._heads = Heads(self._file.tail)
             try:
                 self.fresh = self._prepare()
             except BaseException:
                 self._connection.close()
                 raise
-        self.file = EventFile(self._connection, path, Codec())
-        self._heads = Heads(self.file.tail)
 
     def _prepare(self) -> bool:
-        """Check the file, or make it. True: there is no event in it yet."""
+        """Check the file, or make it. True: there is no event in it yet. A damaged file is not changed."""
         connection = self._connection
         filled = is_journal(connection, self._path)
+        if filled:
+            identity(self._file)
+            verify_tail(self._file)
+            self.position = self._file.head()
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise JournalUnavailable(
@@ -356,7 +360,6 @@ def _open(
         connection = connect_for_reading(path, stack)
         file = EventFile(connection, path, Codec())
         stack.callback(file.close)
-        journal_id = verify_ends(file)
-        writer.position = file.head()
+        reader = SqliteReader(file, identity(file))
         stack.pop_all()
-    return writer, SqliteReader(file, journal_id), file
+    return writer, reader, file
