@@ -66,6 +66,7 @@ class Conductor(Turns):
                 await self.ledger.commit(*commands)
             except BaseException as error:
                 await self._unfound(env, live, staging, error)
+                await self._forget(env)
                 if isinstance(error, ComponentFailed):
                     raise as_aborted(error, env, how, 0) from error.cause
                 add_facts(error, env, how, 0)
@@ -173,6 +174,7 @@ class Conductor(Turns):
                     await self._drain(run, drain or self.settings.drain_at_end, may_fence=True)
                     await self.ledger.commit(command)
                 await self._close(run.context)
+            await self._forget(env)
             self.lives.pop(env, None)
 
     @in_own_task

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Literal
@@ -139,6 +140,10 @@ class Lease:
                 holder=self.holder,
             )
 
+    def carry(self, name: str) -> AbstractContextManager[None]:
+        """Around a connection that lives on when the lease has ended, at rest between its messages."""
+        return self.gate.carry(name)
+
     def revoke(self, reason: str) -> None:
         """Cancel the body, which is then waited for. Idempotent."""
         if not self.revoked:
@@ -161,6 +166,7 @@ class Gate:
         self.live: dict[int, Lease] = {}  # every live lease by id, in order of entry
         self.admissions = 0
         self.held: list[Held] = []
+        self.carried: dict[object, str] = {}  # connections at rest between messages, by name
         self.next_id: Callable[[], int] = ids.__next__
         self._monotonic = monotonic
         self._shut_at = 0.0
@@ -221,11 +227,21 @@ class Gate:
         waited_ms = round((self._monotonic() - self._shut_at) * 1000, 3)
         self.held.append(Held(holder=lease.holder, how=how, waited_ms=waited_ms))
 
+    @contextmanager
+    def carry(self, name: str) -> Iterator[None]:
+        """Name a connection that is at rest between messages, each of which takes a lease of its own."""
+        key = object()
+        self.carried[key] = name
+        try:
+            yield
+        finally:
+            del self.carried[key]
+
     def shut_for(self, reason: str) -> None:
         """Freeze: grant no more roots. Starts a new account of what was held open."""
         assert not self.shut, "a gate is shut once at a time"
         self.shut = reason
-        self.held = []
+        self.held = [Held(holder=name, how="held") for name in self.carried.values()]
         self._shut_at = self._monotonic()
 
     def open(self, generation: int) -> None:

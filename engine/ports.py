@@ -15,7 +15,7 @@ by then it removes itself, or ``inventory`` reports it. All paths in handles are
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -164,6 +164,15 @@ class Drainable(Protocol):
 
 
 @runtime_checkable
+class Keeper(Protocol):
+    """A resource that keeps something of an environment while it is parked (the port of its base URL)."""
+
+    async def forget(self, env: str) -> None:
+        """The environment has ended, or was never published: let go of what was kept for it. Idempotent."""
+        ...
+
+
+@runtime_checkable
 class Resident(Protocol):
     """A resource whose runtime is a resident process, shared by all environments."""
 
@@ -299,6 +308,13 @@ class RequestLease(Protocol):
     @property
     def root(self) -> bool:
         """Whether no action and no transition caused it: if it mutates, it is an input of the trajectory."""
+        ...
+
+    def carry(self, name: str) -> AbstractContextManager[None]:
+        """Around a connection that lives on when the lease has ended, at rest between its messages.
+
+        A transition names it among what it found open, as *held*, and does not wait for it.
+        """
         ...
 
 

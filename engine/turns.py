@@ -24,7 +24,7 @@ from statefork.engine.errors import ContractError, HeldByCaller, InDoubt, Statef
 from statefork.engine.leases import Gate, current_lease, lease_ids
 from statefork.engine.ledger import Ledger
 from statefork.engine.live import Live, Run, Timer
-from statefork.engine.ports import Resource
+from statefork.engine.ports import Keeper, Resource
 from statefork.engine.settings import DrainPolicy, Settings
 from statefork.engine.staging import ComponentFailed, Context, Staging, close_context, each, quietly
 from statefork.engine.transitions import Abort, Begin, Park, Publish, Recover, decide
@@ -294,6 +294,12 @@ class Turns:
         for name, branch in context.branches.items():
             self._branches.pop((name, branch.id), None)
         await close_context(self.contract, self.resources, context, deadline_s=self.settings.discard_s)
+
+    async def _forget(self, env: str) -> None:
+        """The environment is no more: what resources kept of it beside its branches goes too."""
+        for name, resource in self.resources.items():
+            if isinstance(resource, Keeper):
+                await quietly(name, "forget", resource.forget(env), self.settings.discard_s)
 
 
 def _code(error: BaseException) -> str:
