@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -20,11 +20,22 @@ class Lease:
     """A lease with a scope that ends its body."""
 
     def __init__(self, identity: Identity, request: AdmissionRequest, root: bool) -> None:
+        self.id = 1
         self.identity = identity
         self.generation = 1
         self.root = root
         self.request = request
         self.scope = anyio.CancelScope()
+        self.carried: list[str] = []
+
+    @contextmanager
+    def carry(self, name: str) -> Iterator[None]:
+        """See engine.ports.RequestLease."""
+        self.carried.append(name)
+        try:
+            yield
+        finally:
+            self.carried.remove(name)
 
 
 class Environment:

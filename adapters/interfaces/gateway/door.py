@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 import anyio.abc
@@ -19,6 +19,20 @@ from statefork.journal.values import Identity
 
 _HOST = "127.0.0.1"
 _log = logging.getLogger("statefork.gateway")
+
+
+class Carried:
+    """A connection between requests: how to end it, why it was ended, and when it has."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+        self.ended_by = ""
+
+    def end(self, reason: str) -> None:
+        """Cancel its relay."""
+        self.ended_by = reason
+        self.scope.cancel()
 
 
 class Door:
@@ -40,7 +54,7 @@ class Door:
         self._connections = 0
         self._scope = anyio.CancelScope()
         self._closed = anyio.Event()
-        self._carried: dict[Identity, set[_Carried]] = {}
+        self._carried: dict[Identity, set[Carried]] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Listen until closed. A task of the gateway's group."""
@@ -72,31 +86,32 @@ class Door:
         finally:
             self._connections -= 1
 
-    @asynccontextmanager
-    async def carrying(self, identity: Identity) -> AsyncIterator[None]:
-        """Around a connection that outlives its request: ``end`` closes it."""
-        carried = _Carried()
-        self._carried.setdefault(identity, set()).add(carried)
+    @contextmanager
+    def carrying(self, identity: Identity) -> Iterator[Carried]:
+        """Around a connection that outlives its request: ``end`` and ``close`` end it, and say why."""
+        carried = Carried()
+        group = self._carried.setdefault(identity, set())
+        group.add(carried)
         try:
             with carried.scope:
-                yield
+                yield carried
         finally:
-            carried.ended.set()
-            group = self._carried[identity]
             group.discard(carried)
-            if not group:
-                del self._carried[identity]
+            carried.ended.set()
 
     async def end(self, identity: Identity) -> None:
         """Close the connections that still carry this identity, and join them."""
-        group = tuple(self._carried.get(identity, ()))
-        for carried in group:
-            carried.scope.cancel()
-        for carried in group:
+        group = self._carried.pop(identity, set())
+        leaving = tuple(group)
+        for carried in leaving:
+            carried.end(f"its epoch {identity.epoch} is over")
+        for carried in leaving:
             await carried.ended.wait()
 
     async def close(self) -> None:
         """Stop accepting, end what is under way, and free the port. Idempotent."""
+        for identity in tuple(self._carried):
+            await self.end(identity)
         self._scope.cancel()
         await self._closed.wait()
 
@@ -113,14 +128,6 @@ class Door:
     def outward(self, headers: Headers) -> Headers:
         """Response headers as the client should see them."""
         return headers
-
-
-class _Carried:
-    """A connection between requests: how to end it, and when it has ended."""
-
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
-        self.ended = anyio.Event()
 
 
 class ProxyDoor(Door):

@@ -20,7 +20,6 @@ from statefork.engine.errors import LeaseRevoked
 from statefork.engine.ports import Admission, AdmissionRequest, RequestLease, Route
 from statefork.engine.tickets import TICKET_HEADER, sign
 from statefork.journal.errors import StateforkError
-from statefork.journal.values import Identity
 
 _SPOOL_BYTES = 1024 * 1024  # of a recorded body kept in memory; the rest waits in a temporary file
 _LINGER_S = 1.0
@@ -54,8 +53,13 @@ class Opened(msgspec.Struct, kw_only=True):
     """A response that lives on after its request's lease: an event stream, or a WebSocket."""
 
     upstream: Wire
-    identity: Identity
+    lease: RequestLease  # of the request that opened it; ended, but it knows where the connection belongs
     websocket: bool
+
+    @property
+    def name(self) -> str:
+        """What a person would call it."""
+        return "WebSocket" if self.websocket else "event stream"
 
 
 class Client:
@@ -209,11 +213,16 @@ class Client:
                     raise
                 raise refusal_of(error) from None
             if opened is not None:
-                async with self.door.carrying(opened.identity):
-                    if opened.websocket:
-                        await messages.relay_websocket(self, asked, opened)
-                    else:
-                        await messages.relay_events(self, asked, opened)
+                await self._carry(asked, opened)
+
+    async def _carry(self, asked: Asked, opened: Opened) -> None:
+        relay = messages.relay_websocket if opened.websocket else messages.relay_events
+        name = f"{opened.name} {asked.url}"
+        with opened.lease.carry(name), self.door.carrying(opened.lease.identity) as carried:
+            await relay(self, asked, opened)
+        if carried.ended_by:
+            request = asked.admission(self.door, "request")
+            self.admission.refuse(request, status=409, code="stale_generation", detail=f"{name}: {carried.ended_by}")
 
 
 class Exchange:
@@ -350,7 +359,7 @@ class Exchange:
                 if head.status_code == 101 and websocket:
                     self._status = 101
                     await messages.accept_handshake(self.client.wire, self.asked.request, head)
-                    return Opened(upstream=upstream, identity=self.lease.identity, websocket=True)
+                    return Opened(upstream=upstream, lease=self.lease, websocket=True)
                 continue
             break
         self._status = head.status_code
@@ -358,7 +367,7 @@ class Exchange:
         headers = self.client.door.outward(heads.response_headers(head.headers))
         await self.client.wire.send(h11.Response(status_code=head.status_code, headers=headers, reason=head.reason))
         if events:
-            return Opened(upstream=upstream, identity=self.lease.identity, websocket=False)
+            return Opened(upstream=upstream, lease=self.lease, websocket=False)
         await self._body(upstream)
         return None
 

@@ -32,7 +32,7 @@ _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 async def deliver(client: Client, asked: Asked, opened: Opened, kind: str, send: Callable[[], Awaitable[None]]) -> None:
     """Send one message under a lease of its own. Raises Gone when the environment has moved to another epoch."""
-    request = asked.admission(client.door, kind, pinned_epoch=opened.identity.epoch)
+    request = asked.admission(client.door, kind, pinned_epoch=opened.lease.identity.epoch)
     try:
         async with client.admission.admit(request):
             await send()

@@ -17,6 +17,7 @@ from statefork.adapters.resources.web.edge import READY_PATH
 from statefork.adapters.resources.web.server import AppServer, Launch
 from statefork.engine.errors import ForeignHandle, NotReady, ResourceFailed
 from statefork.engine.ports import Change, Needs, Owner, Route, Services, Strategy, Usage
+from statefork.engine.tickets import TICKET_HEADER, sign
 from statefork.journal.values import Binding, Branch, Handle, Identity, Sealed
 
 VERSION = "stateless"
@@ -50,6 +51,7 @@ class WebResource:
         self._services = services
         self._sites: dict[str, Any] = {}  # environment to its site door, which outlives epochs
         self._bindings: dict[tuple[str, int], Binding] = {}
+        self._proved: set[Identity] = set()  # activations that were reached through the gateway
         path = str((services.base_dir / options.path).resolve()) if options.path else ""
         self.server = AppServer(
             Launch(
@@ -206,19 +208,39 @@ class WebResource:
         )
 
     async def probe(self, binding: Binding) -> None:
-        """Ask the site through the gateway, as this very activation. Raises NotReady with what it answered."""
+        """Ask the site through the gateway, as this very activation. Raises NotReady with what it answered.
+
+        Once an activation's way through the gateway is proved, only its stores can have been replaced (when what was
+        written during staging is taken back, at which time nothing is admitted): then the server is asked directly.
+        """
         self._mine(binding)
-        door = await self._services.gateway.open_proxy(binding.identity, (self._route(),))
+        identity = binding.identity
         try:
             with anyio.fail_after(_PROBE_S):
-                status, text = await _ask(door.port, self.options.host, self.options.probe)
+                if identity in self._proved:
+                    ticket = f"{TICKET_HEADER}: {sign(self.server.ticket_key, identity)}\r\n"
+                    status, text = await _ask(self.server.port, self.options.host, READY_PATH, ticket)
+                else:
+                    status, text = await self._probe_door(identity)
         except (TimeoutError, OSError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
-            raise NotReady(f"{self.name} of {binding.identity} did not answer: {error!r}", resource=self.name) from None
+            raise NotReady(f"{self.name} of {identity} did not answer: {error!r}", resource=self.name) from None
+        if not 200 <= status < 400:
+            raise NotReady(f"{self.name} of {identity} answered {status}: {text}", resource=self.name)
+        self._proved.add(identity)
+
+    async def _probe_door(self, identity: Identity) -> tuple[int, str]:
+        door = await self._services.gateway.open_proxy(identity, (self._route(),))
+        try:
+            return await _ask(door.port, f"http://{self.options.host}", self.options.probe, "")
         finally:
             with anyio.CancelScope(shield=True):
                 await door.close()
-        if not 200 <= status < 400:
-            raise NotReady(f"{self.name} of {binding.identity} answered {status}: {text}", resource=self.name)
+
+    async def forget(self, env: str) -> None:
+        """Close the base URL of an environment that has ended. Idempotent."""
+        site = self._sites.pop(env, None)
+        if site is not None:
+            await site.close()
 
     async def unbind(self, binding: Binding) -> None:
         """Cut the environment off, wait for what was running, and forget it."""
@@ -231,12 +253,11 @@ class WebResource:
 
     async def _evict(self, env: str, epoch: int) -> None:
         binding = self._bindings.pop((env, epoch), None)
+        if binding is not None:
+            self._proved.discard(binding.identity)
         site = self._sites.get(env)
         if site is not None and binding is not None:
             await site.end(binding.identity)
-        if site is not None and not any(name == env for name, _ in self._bindings):
-            del self._sites[env]
-            await site.close()
         await self.server.call("terminate", env=env, epoch=epoch)
         with anyio.move_on_after(self.options.grace_s):
             await self.server.idle(env, epoch)
@@ -273,10 +294,12 @@ class WebResource:
         return await self.server.pending(branch.env, branch.epoch)
 
 
-async def _ask(port: int, host: str, path: str) -> tuple[int, str]:
-    """GET through a proxy door; the status and the beginning of the body."""
+async def _ask(port: int, origin: str, path: str, headers: str) -> tuple[int, str]:
+    """GET ``path``, from a proxy door where ``origin`` is a whole one; the status and the beginning of the body."""
+    host = origin.removeprefix("http://")
+    target = path if origin == host else origin + path
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-        await stream.send(f"GET http://{host}{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        await stream.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n".encode())
         answer = b""
         try:
             while len(answer) < _HEAD_BYTES_MAX:
