@@ -196,6 +196,28 @@ def trajectory(
     )
 
 
+def steps_after(known: Mapping[str, Past], moment: Moment, actions: int) -> list[tuple[Step, Witnessed]]:
+    """What followed a generation, up to the given number of actions, across the snapshots that were taken meanwhile.
+
+    Raises UnknownRef where fewer actions followed before the next switch.
+    """
+    past = _past(known, moment.env)
+    published = past.published.get(moment.generation)
+    if published is None:
+        raise UnknownRef(f"{moment} was never published", environment=moment.env)
+    done: list[tuple[Step, Witnessed]] = []
+    at = moment.generation
+    while True:
+        done += past.tail(at)
+        at += 1
+        if at not in past.published or past.published[at].op != "snapshot":
+            break
+    have = sum(isinstance(step, Act) for step, _ in done)
+    if actions > have:
+        raise UnknownRef(f"{have} actions followed {moment}, not {actions}", environment=moment.env)
+    return _cut(done, published.actions + actions)
+
+
 def _past(known: Mapping[str, Past], env: str) -> Past:
     if env not in known:
         raise UnknownRef(f"the journal holds no environment {env}", hint="See: statefork ls --all", environment=env)

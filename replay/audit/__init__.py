@@ -17,13 +17,14 @@ from statefork.journal.log import Recorded
 from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.fold import Fold
 from statefork.replay.audit.heads import Heads
+from statefork.replay.audit.layers import Layers
 from statefork.replay.audit.report import Checked, Finding, Report, Unreadable
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.run import Audit, Progress
 from statefork.replay.audit.source import JOURNAL_FILE, JournalFile
 from statefork.replay.audit.stores import Stores
 
-__all__ = ["Checked", "Finding", "Report", "Unreadable", "audit", "audit_recorded"]
+__all__ = ["Checked", "Finding", "Report", "Unreadable", "audit", "audit_recorded", "journal_length"]
 
 
 def audit(state: str | Path, *, stores: bool = True, progress: Progress | None = None) -> Report:
@@ -40,8 +41,17 @@ def audit(state: str | Path, *, stores: bool = True, progress: Progress | None =
     with closing(file):
         more: list[Callable[[Heads], Checker]] = [Fold]
         if stores:
-            more.append(partial(Stores, folder))
+            more += [partial(Stores, folder), partial(Layers, folder)]
         return Audit(more, kept_heads=file.heads()).run(file.rows(), progress)
+
+
+def journal_length(state: str | Path) -> int:
+    """How many events an audit of the state directory would look at; 0 where they can't be counted."""
+    try:
+        with closing(JournalFile(Path(state) / JOURNAL_FILE)) as file:
+            return file.head
+    except Unreadable:
+        return 0
 
 
 def audit_recorded(recorded: Iterable[Recorded]) -> Report:

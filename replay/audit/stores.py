@@ -1,8 +1,9 @@
 """What the journal refers to is there, and is what it was: blobs of observations and inputs, sealed versions.
 
 The stores are read with nothing but the file system. Blobs are named by the SHA-256 of their bytes and lie in
-``blobs/<first two digits>/<the rest>``. A sealed version whose record names a ``path`` lies there, under the state
-directory, and stays there: even the generations of a retired environment can still be forked.
+``blobs/<first two digits>/<the rest>``. A sealed version whose handle names a ``path`` lies there, under the state
+directory; stores that keep records have one of each version in ``resources/<name>/sealed``. Both stay for ever: even
+the generations of a retired environment can still be forked.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1 << 20
 _SCHEMA = """
 create table blob (digest text primary key) without rowid;
-create table sealed (env text, resource text, version text, path text, position int, generation int,
-                     primary key (env, resource, version)) without rowid;
+create table sealed (resource text, version text, path text, whose text, position int,
+                     primary key (resource, version)) without rowid;
 """
 
 
@@ -79,28 +80,33 @@ class Stores(Checker):
                 yield f"{what} was changed: the bytes of blob {digest} give {found}"
 
     def _sealed(self, env: str, row: Row) -> None:
+        whose = f"{env}@{row.number('generation')}" if env else "the base"
         for name, component in row.table("manifest").items():
             sealed = component.get("sealed") if isinstance(component, dict) else None
-            data = sealed.get("data") if isinstance(sealed, dict) else None
+            if not isinstance(sealed, dict) or not isinstance(sealed.get("version"), str):
+                continue  # a finding of I4
+            data = sealed.get("data")
             path = data.get("path") if isinstance(data, dict) else None
-            if sealed is not None and isinstance(path, str):
-                self._spill.execute(
-                    "insert or ignore into sealed values (?, ?, ?, ?, ?, ?)",
-                    (env, name, sealed.get("version"), path, row.position, row.data.get("generation", 0)),
-                )
+            self._spill.execute(
+                "insert or ignore into sealed values (?, ?, ?, ?, ?)",
+                (name, sealed["version"], path if isinstance(path, str) else "", whose, row.position),
+            )
 
     def finish(self) -> Iterator[str]:
-        rows = self._spill.execute("select env, resource, version, path, position, generation from sealed")
-        for env, resource, version, path, position, generation in rows:
-            self.looked_at += 1
-            whose = f"{env}@{generation}" if env else "the base"
-            place = self._state / path
-            try:
-                place.lstat()
-            except FileNotFoundError:
-                yield f"version {version} of {resource}, which {whose} needs (position {position}), is not at {path}"
-            except OSError as error:
-                raise Unreadable(f"version {version} of {resource} can't be looked at: {error.strerror}") from None
+        for resource, version, path, whose, position in self._spill.execute("select * from sealed"):
+            places = [self._state / path] if path else []
+            records = self._state / "resources" / resource / "sealed"
+            if records.is_dir():
+                places.append(records / f"{version}.json")
+            for place in places:
+                self.looked_at += 1
+                try:
+                    place.lstat()
+                except FileNotFoundError:
+                    missing = place.relative_to(self._state)
+                    yield f"version {version} of {resource}, which {whose} needs (position {position}), lacks {missing}"
+                except OSError as error:
+                    raise Unreadable(f"version {version} of {resource} can't be looked at: {error.strerror}") from None
 
 
 def _named(observation: dict[str, Any]) -> Iterator[tuple[str, str]]:

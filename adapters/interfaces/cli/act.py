@@ -1,0 +1,74 @@
+"""``statefork act``: one action, and what was seen after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from statefork.adapters.interfaces.cli.faults import UsageError
+from statefork.adapters.interfaces.cli.options import STATE, EnvArgument, JsonOption, StateOption
+from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.cli.words import action_from
+from statefork.adapters.interfaces.control.client import Control
+from statefork.adapters.interfaces.control.protocol import Act
+
+EXAMPLES = """
+    statefork act shop-1 goto http://shop.example/
+    statefork act shop-1 click --role button --name "Add to basket"
+    statefork act shop-1 fill 'Ada' --label "First name"
+    statefork act shop-1 press Enter
+    statefork act shop-1 '{"type": "click", "selector": "#buy"}'
+    statefork act shop-1 look --screenshot now.png
+"""
+
+
+def act(
+    env: EnvArgument,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="The action: its type and its fields, or one JSON object. `look` only looks.",
+            metavar="ACTION...",
+            show_default=False,
+        ),
+    ],
+    screenshot: Annotated[
+        Path | None,
+        typer.Option("--screenshot", help="Write a PNG of the page here.", metavar="FILE", show_default=False),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", help="Seconds the action may take.", metavar="SECONDS", show_default=False),
+    ] = None,
+    state: StateOption = STATE,
+    as_json: JsonOption = False,
+) -> None:
+    """Carry out one action in an environment; print address, title and accessibility snapshot.
+
+    Types: goto, click, hover, fill, press, select, check, scroll, upload, back, forward, reload, new_tab, close_tab,
+    switch_tab, wait. A target is named in one way: --role (with --name), --label, --text, --selector, or --x and --y.
+    Exit status: 0 done, 1 the world said no, 3 the outcome is unknown.
+    """
+    out = Out(as_json=as_json)
+    action = None if words == ["look"] else action_from(words)
+    control = Control(state)
+    answer = control.ask("act", Act(env=env, action=action, timeout_s=timeout))
+    if screenshot is not None:
+        _save(control, str(answer.get("screenshot", "")), screenshot)
+    out.data(answer)
+    number = f"#{answer['number']} " if answer["number"] else ""
+    out.say(f"{number}{answer['url']}  {answer['title']!r}", "bold")
+    if answer.get("value") is not None:
+        out.say(f"value: {answer['value']}")
+    out.say(str(answer["text"]))
+
+
+def _save(control: Control, digest: str, file: Path) -> None:
+    if not digest:
+        raise UsageError("there is no screenshot: the environment's actor made none")
+    try:
+        file.write_bytes(control.blob(digest))
+    except OSError as error:
+        raise UsageError(f"the screenshot can't be written to {file}: {error.strerror}") from error

@@ -1,0 +1,86 @@
+"""Errors of the command line itself, and which exit status each error gives.
+
+===  ====================================================================================
+0    it was done, or what was asked about is as it should be
+1    it was tried and is not as it should be: audit violations, a divergence, a failed action or transition
+2    it can't be done: wrong usage, something missing, locked or unreadable, no engine running
+3    the outcome is unknown or unproven: look before trying again
+130  interrupted
+===  ====================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from statefork.adapters.interfaces.control.client import EngineLost
+from statefork.engine.errors import (
+    ActionFailed,
+    ActionTimeout,
+    InDoubt,
+    LeaseRevoked,
+    ResourceFailed,
+    TransitionAborted,
+)
+from statefork.journal.errors import StateforkError
+
+EXIT_OK = 0
+EXIT_NOT_AS_IT_SHOULD_BE = 1
+EXIT_CANNOT = 2
+EXIT_UNKNOWN = 3
+EXIT_INTERRUPTED = 130
+
+_FAILED = (ActionFailed, TransitionAborted, ResourceFailed)
+_UNKNOWN = (ActionTimeout, LeaseRevoked, InDoubt, EngineLost)
+
+
+class UsageError(StateforkError):
+    """The command line was not understood."""
+
+    code = "usage"
+
+
+class InternalError(StateforkError):
+    """A defect in statefork: the traceback is shown when STATEFORK_DEBUG=1 is set."""
+
+    code = "internal"
+
+
+def _codes(kinds: tuple[type[StateforkError], ...]) -> frozenset[str]:
+    found = {kind.code for kind in kinds}
+    for kind in kinds:
+        found |= _codes(tuple(kind.__subclasses__()))
+    return frozenset(found)
+
+
+def exit_status(error: StateforkError) -> int:
+    """The exit status of an error, by its code: errors that an engine reported from afar have no class here."""
+    if error.code in _codes(_UNKNOWN):
+        return EXIT_UNKNOWN
+    return EXIT_NOT_AS_IT_SHOULD_BE if error.code in _codes(_FAILED) or error.code == "internal" else EXIT_CANNOT
+
+
+def debugging() -> bool:
+    """Whether tracebacks are wanted."""
+    return os.environ.get("STATEFORK_DEBUG", "") not in ("", "0")
+
+
+def one_line(error: StateforkError) -> str:
+    """The error as the one line that people see."""
+    text = f"error[{error.code}]: {' '.join(error.message.split())}"
+    text = text if text.endswith((".", "!", "?")) else f"{text}."
+    return f"{text} {' '.join(error.hint.split())}".rstrip()
+
+
+def as_json(error: StateforkError) -> dict[str, Any]:
+    """The error as scripts see it."""
+    return {
+        "error": {
+            "code": error.code,
+            "message": error.message,
+            "hint": error.hint,
+            "facts": error.facts,
+            "exit_status": exit_status(error),
+        }
+    }

@@ -1,0 +1,55 @@
+"""``statefork fork | clone``: new environments from a moment of another."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+import typer
+
+from statefork.adapters.interfaces.cli.create import say_sites
+from statefork.adapters.interfaces.cli.options import STATE, JsonOption, RefArgument, StateOption, ask
+from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.control.protocol import Clone, Fork
+
+FORK_EXAMPLES = """
+    statefork fork shop-1 -n 4              four children of the present
+    statefork fork shop-1@2 --name branch   one child of generation 2
+"""
+CLONE_EXAMPLES = """
+    statefork clone shop-1@2 shop-copy
+"""
+
+
+def fork(
+    ref: RefArgument,
+    n: Annotated[int, typer.Option("-n", help="How many children.", min=1, max=1000)] = 1,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="A child's name; give it once per child.", show_default=False),
+    ] = None,
+    state: StateOption = STATE,
+    as_json: JsonOption = False,
+) -> None:
+    """Make children that continue from a moment: everything of it, the browser's pages too.
+
+    Each child has all that led to the moment in its lineage, and resets to its parent's origin.
+    """
+    out = Out(as_json=as_json)
+    names = list(name or [])
+    answer = ask(state, out, "fork", Fork(ref=ref, n=len(names) or n, names=names))
+    for child in cast("list[dict[str, Any]]", answer["children"]):
+        out.say(f"{child['ref']} is ready, forked from {child['parent']}")
+        say_sites(out, child)
+
+
+def clone(
+    ref: RefArgument,
+    name: Annotated[str, typer.Argument(help="Name of the new environment.", metavar="NAME", show_default=False)],
+    state: StateOption = STATE,
+    as_json: JsonOption = False,
+) -> None:
+    """Make an environment whose origin is a moment: its reset leads there, and its lineage begins there."""
+    out = Out(as_json=as_json)
+    answer = ask(state, out, "clone", Clone(ref=ref, name=name))
+    out.say(f"{answer['ref']} is ready, cloned from {ref}")
+    say_sites(out, answer)

@@ -1,0 +1,24 @@
+"""``statefork gc``: remove what nothing reaches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from statefork.adapters.interfaces.cli.options import STATE, JsonOption, StateOption, ask
+from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.control.protocol import Nothing
+
+EXAMPLES = """
+    statefork gc
+"""
+
+
+def gc(state: StateOption = STATE, as_json: JsonOption = False) -> None:
+    """Remove what no environment and no generation reaches: left-over branches, bindings, sealed versions."""
+    out = Out(as_json=as_json)
+    answer: dict[str, Any] = ask(state, out, "gc", Nothing())
+    collected, failed = answer["collected"], answer["failed"]
+    out.say(f"{len(collected)} removed, {answer['kept']} kept, {answer['foreign']} of other journals left alone")
+    rows = [(one["resource"], one["kind"], one["name"], one["error"] or "removed") for one in [*collected, *failed]]
+    if rows:
+        out.table(("resource", "kind", "name", "what"), rows)

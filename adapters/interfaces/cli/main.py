@@ -1,0 +1,187 @@
+"""The command line: every verb in one place, and what becomes of errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import typer
+from typer.exceptions import TyperException
+
+from statefork.adapters.interfaces.cli import act, audit, create, demo, doctor, forking, gc, log, ls, replay, show, up
+from statefork.adapters.interfaces.cli import transitions as moving
+from statefork.adapters.interfaces.cli.faults import (
+    EXIT_CANNOT,
+    EXIT_INTERRUPTED,
+    InternalError,
+    UsageError,
+    as_json,
+    debugging,
+    exit_status,
+    one_line,
+)
+from statefork.journal.errors import StateforkError
+
+HELP = """Share the runtime, fork the state: many logical environments on the same browser, servers and databases.
+
+Begin with `statefork doctor`, then `statefork demo`, or:
+
+    statefork up shop                          in one terminal
+    statefork create shop-1                    in another
+    statefork act shop-1 goto http://shop.example/
+    statefork fork shop-1 -n 2
+
+Commands find each other by the state directory: `--state DIR`, or STATEFORK_STATE, else ./state.
+Exit status: 0 done, 1 not as it should be, 2 can't be done, 3 outcome unknown. Errors are one line with a stable code
+(see docs/reference/errors.md); STATEFORK_DEBUG=1 adds the traceback.
+"""
+
+
+class Verb(NamedTuple):
+    """A command: its function, examples for its help, and the group it stands in."""
+
+    run: Callable[..., None]
+    examples: str
+    panel: str
+
+
+LOOK, RUN, LIVE, PAST = "Look", "Run", "Environments", "The past"
+
+VERBS: dict[str, Verb] = {
+    "doctor": Verb(doctor.doctor, doctor.EXAMPLES, RUN),
+    "demo": Verb(demo.demo, "\n    statefork demo\n    statefork demo --envs 16 --json\n", RUN),
+    "up": Verb(up.up, up.EXAMPLES, RUN),
+    "ls": Verb(ls.ls, ls.EXAMPLES, LOOK),
+    "log": Verb(log.log, log.EXAMPLES, LOOK),
+    "show": Verb(show.show, show.EXAMPLES, LOOK),
+    "create": Verb(create.create, create.EXAMPLES, LIVE),
+    "act": Verb(act.act, act.EXAMPLES, LIVE),
+    "snapshot": Verb(moving.snapshot, moving.SNAPSHOT_EXAMPLES, LIVE),
+    "fork": Verb(forking.fork, forking.FORK_EXAMPLES, LIVE),
+    "clone": Verb(forking.clone, forking.CLONE_EXAMPLES, LIVE),
+    "reset": Verb(moving.reset, moving.RESET_EXAMPLES, LIVE),
+    "restore": Verb(moving.restore, moving.RESTORE_EXAMPLES, LIVE),
+    "park": Verb(moving.park, moving.PARK_EXAMPLES, LIVE),
+    "retire": Verb(moving.retire, moving.RETIRE_EXAMPLES, LIVE),
+    "replay": Verb(replay.replay, replay.EXAMPLES, PAST),
+    "audit": Verb(audit.audit, audit.EXAMPLES, PAST),
+    "gc": Verb(gc.gc, gc.EXAMPLES, PAST),
+}
+
+_FREE_WORDS = {"ignore_unknown_options": True}  # fields of an action look like options
+
+
+def make_app() -> typer.Typer:
+    """The Typer application: also what completion and the reference page are made from."""
+    app = typer.Typer(
+        name="statefork",
+        help=HELP,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name, verb in VERBS.items():
+        settings: dict[str, Any] = _FREE_WORDS if name == "act" else {}
+        app.command(
+            name, help=help_text(verb), rich_help_panel=verb.panel, context_settings=settings, no_args_is_help=False
+        )(verb.run)
+    return app
+
+
+def help_text(verb: Verb) -> str:
+    """A verb's help: what it does, then examples."""
+    return f"{_dedented(verb.run.__doc__ or '')}\n\nExamples:\n{verb.examples}"
+
+
+def _dedented(text: str) -> str:
+    first, _, rest = text.partition("\n")
+    lines = [line.removeprefix("    ") for line in rest.splitlines()]
+    return "\n".join([first, *lines]).strip()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"statefork {version('statefork')}")
+        raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
+) -> None:
+    pass
+
+
+_root.__doc__ = HELP
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script. Ends the process with the status that :mod:`faults` documents."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(invoke(words))
+
+
+def invoke(words: list[str]) -> int:
+    """Run one command line and return its exit status. Never raises."""
+    try:
+        result = make_app()(args=words, prog_name="statefork", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except StateforkError as error:
+        return _tell(error, words)
+    except TyperException as error:
+        return _tell(UsageError(_message(error), hint=_usage_hint(words)), words)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has what it wanted
+        return EXIT_CANNOT
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except ExceptionGroup as group:
+        return _tell(_first(group), words)
+    except Exception as error:  # noqa: BLE001 -- the last net: people get a line, not a traceback
+        return _tell(_internal(error), words)
+
+
+def _message(error: TyperException) -> str:
+    told = getattr(error, "format_message", None)
+    return str(told()) if told is not None else str(error)
+
+
+def _usage_hint(words: list[str]) -> str:
+    verb = next((word for word in words if word in VERBS), "")
+    return f"See: statefork {verb + ' ' if verb else ''}--help"
+
+
+def _first(group: ExceptionGroup[Exception]) -> StateforkError:
+    """The error to tell of, of several that ended together: one of ours before others."""
+    mine, others = group.split(StateforkError)
+    found: BaseException | None = mine if mine is not None else others
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    if isinstance(found, StateforkError):
+        return found
+    assert isinstance(found, Exception)
+    return _internal(found)
+
+
+def _internal(error: Exception) -> StateforkError:
+    internal = InternalError(
+        f"{type(error).__name__}: {error}", hint="This is a defect: STATEFORK_DEBUG=1 shows where; please report it"
+    )
+    internal.__cause__ = error
+    return internal
+
+
+def _tell(error: StateforkError, words: list[str]) -> int:
+    if debugging():
+        traceback.print_exception(error)
+    if "--json" in words:
+        print(json.dumps(as_json(error), indent=2, ensure_ascii=False, default=str))
+    else:
+        print(one_line(error), file=sys.stderr)
+    return exit_status(error)

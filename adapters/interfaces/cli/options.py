@@ -1,0 +1,49 @@
+"""Arguments and options that several verbs share, so that they read the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.control.client import Control
+from statefork.adapters.interfaces.control.protocol import Request
+
+StateOption = Annotated[
+    Path,
+    typer.Option("--state", envvar="STATEFORK_STATE", help="State directory.", metavar="DIR", show_envvar=True),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of text.")]
+EnvArgument = Annotated[str, typer.Argument(help="Name of the environment.", metavar="ENV", show_default=False)]
+RefArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A moment: shop (now), shop@7 (generation 7), shop@7+3 (3 actions later), shop#42 (after action 42).",
+        metavar="REF",
+        show_default=False,
+    ),
+]
+ThenOption = Annotated[
+    str,
+    typer.Option(
+        "--then",
+        help="What becomes of whoever is still at work at the deadline: abort (give up) or revoke (cancel them).",
+        metavar="abort|revoke",
+        show_default=False,
+    ),
+]
+DeadlineOption = Annotated[
+    float | None,
+    typer.Option("--deadline", help="Seconds to wait for what is under way.", metavar="SECONDS", show_default=False),
+]
+
+STATE = Path("state")
+
+
+def ask(state: Path, out: Out, verb: str, request: Request) -> dict[str, object]:
+    """Ask the engine of a state directory, and print its answer if JSON is wanted."""
+    answer = Control(state).ask(verb, request)
+    out.data(answer)
+    return answer

@@ -1,0 +1,26 @@
+"""Reading a state directory, whether or not an engine runs on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+
+from statefork.journal.store import StateView, open_state
+
+T = TypeVar("T")
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run a command's asynchronous part."""
+    return anyio.run(work, backend="trio")
+
+
+@asynccontextmanager
+async def view(state: Path) -> AsyncIterator[StateView]:
+    """A state directory, to look at. Raises StateMissing, JournalCorrupt, JournalUnavailable."""
+    async with open_state(state, write=False) as opened:
+        yield opened

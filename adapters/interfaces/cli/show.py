@@ -1,0 +1,203 @@
+"""``statefork show``: one environment, one generation or one action, whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from statefork.adapters.interfaces.cli.options import STATE, JsonOption, RefArgument, StateOption
+from statefork.adapters.interfaces.cli.output import Out, moment_text, short
+from statefork.adapters.interfaces.cli.reading import run, view
+from statefork.adapters.interfaces.cli.sentences import action_text
+from statefork.engine.capsule import Capsule, Generation, World
+from statefork.engine.errors import UnknownRef
+from statefork.engine.refs import Ref, parse_ref
+from statefork.journal.errors import BlobMissing
+from statefork.journal.events import GenerationPublished, TransitionDrained, control_stream
+from statefork.journal.store import StateView
+from statefork.journal.values import Held, Moment
+from statefork.replay.lineage import Act, Step, Witnessed, steps_after, trajectory
+from statefork.replay.rebuild import pasts_of, rebuild
+
+EXAMPLES = """
+    statefork show shop-1        its generations, lineage and children
+    statefork show shop-1@2      generation 2: manifest, timings, what each component is
+    statefork show shop-1#5      the 5th action: what was done, what was seen
+"""
+
+
+def show(ref: RefArgument, state: StateOption = STATE, as_json: JsonOption = False) -> None:
+    """Show an environment, a generation or an action. Works with and without a running engine."""
+    out = Out(as_json=as_json)
+    named = parse_ref(ref)
+
+    async def look() -> None:
+        async with view(state) as opened:
+            world = await rebuild(opened.journal)
+            if named.env not in world.environments:
+                raise UnknownRef(
+                    f"there is no environment {named.env!r} in this journal", hint="See: statefork ls --all", ref=ref
+                )
+            if named.is_now:
+                await _environment(opened, world, world.environments[named.env], out)
+            elif named.generation is not None and not named.plus:
+                await _generation(opened, world, Moment(env=named.env, generation=named.generation), out)
+            else:
+                await _action(opened, named, out)
+
+    run(look)
+
+
+async def _environment(opened: StateView, world: World, capsule: Capsule, out: Out) -> None:
+    lineage = [str(generation.moment) for generation in world.lineage(capsule.moment)] if capsule.generation else []
+    generations = [_generation_plain(generation) for generation in capsule.generations.values()]
+    out.data(
+        {
+            "env": capsule.env,
+            "state": capsule.phase.value,
+            "ref": str(capsule.moment),
+            "epoch": capsule.epoch,
+            "actions": capsule.actions,
+            "how": capsule.how,
+            "origin": str(capsule.origin),
+            "parent": str(capsule.parent) if capsule.parent is not None else None,
+            "children": list(capsule.children),
+            "generations": generations,
+            "lineage": lineage,
+        }
+    )
+    parent = f" of {capsule.parent}" if capsule.parent is not None else ""
+    out.say(f"{capsule.env}: {capsule.phase.value} at generation {capsule.generation}, epoch {capsule.epoch}", "bold")
+    out.say(f"  {capsule.how}{parent}; reset leads to {capsule.origin}; {capsule.actions} actions in its lineage")
+    if capsule.children:
+        out.say(f"  children: {', '.join(capsule.children)}")
+    out.say(f"  lineage: {' <- '.join(lineage) or 'nothing was published'}")
+    rows = [_generation_row(generation) for generation in capsule.generations.values()]
+    out.table(("generation>", "operation", "from", "epoch>", "actions>", "lost", "published (UTC)"), rows)
+
+
+def _generation_plain(generation: Generation) -> dict[str, Any]:
+    return {
+        "ref": str(generation.moment),
+        "operation": generation.op,
+        "epoch": generation.epoch,
+        "actions": generation.actions,
+        "source": str(generation.source) if generation.source is not None else None,
+        "lost_actions": list(generation.lost_actions),
+        "published_at": generation.at,
+    }
+
+
+def _generation_row(generation: Generation) -> tuple[str, ...]:
+    return (
+        str(generation.number),
+        generation.op,
+        str(generation.previous or "base"),
+        str(generation.epoch),
+        str(generation.actions),
+        ", ".join(map(str, generation.lost_actions)),
+        moment_text(generation.at),
+    )
+
+
+async def _generation(opened: StateView, world: World, moment: Moment, out: Out) -> None:
+    generation = world.generation(moment)
+    published, held = await _published(opened, moment)
+    out.data(
+        {
+            **_generation_plain(generation),
+            "contract": {"digest": published.contract, "name": _contract_name(world, published.contract)},
+            "transition": published.transition,
+            "timings_ms": published.timings_ms,
+            "held": msgspec.to_builtins(held),
+            "manifest": msgspec.to_builtins(published.manifest),
+        }
+    )
+    contract = _contract_name(world, published.contract)
+    out.say(f"{moment}: published by {generation.op} at {moment_text(generation.at)} UTC", "bold")
+    source = f"; from {generation.source}" if generation.source is not None else ""
+    out.say(f"  contract {contract}; epoch {generation.epoch}; {generation.actions} actions in its lineage{source}")
+    if generation.lost_actions:
+        out.say(f"  lost in a crash: actions {', '.join(map(str, generation.lost_actions))}")
+    if published.timings_ms:
+        out.say(f"  took {', '.join(f'{name} {ms:.1f} ms' for name, ms in published.timings_ms.items())}")
+    for one in held:
+        out.say(f"  open at the freeze: {one.holder} ({one.how} after {one.waited_ms:.0f} ms)")
+    rows = [
+        (
+            name,
+            component.sealed.adapter,
+            component.durability,
+            short(component.sealed.version, 20),
+            ", ".join(component.depends_on),
+            str(component.sealed.data.get("path", "")),
+        )
+        for name, component in published.manifest.items()
+    ]
+    out.table(("resource", "adapter", "durability", "version", "depends on", "where"), rows)
+
+
+def _contract_name(world: World, digest: str) -> str:
+    known = world.contracts.get(digest)
+    return known.name if known is not None else short(digest)
+
+
+async def _published(opened: StateView, moment: Moment) -> tuple[GenerationPublished, tuple[Held, ...]]:
+    held: tuple[Held, ...] = ()
+    async for recorded in opened.journal.read(stream=control_stream(moment.env)):
+        match recorded.event:
+            case TransitionDrained():
+                held = recorded.event.held
+            case GenerationPublished(generation=moment.generation):
+                return recorded.event, held
+            case GenerationPublished():
+                held = ()
+            case _:
+                pass
+    raise UnknownRef(f"{moment} was never published", ref=str(moment))
+
+
+async def _action(opened: StateView, named: Ref, out: Out) -> None:
+    pasts = await pasts_of(opened.journal, named.env)
+    if named.generation is not None:
+        done = steps_after(pasts, Moment(env=named.env, generation=named.generation), named.plus)
+    else:
+        found = trajectory(pasts, named.env, actions=named.action)
+        done = list(zip(found.steps, found.witnessed, strict=True))
+    acts = [(step, witnessed) for step, witnessed in done if isinstance(step, Act)]
+    if not acts:
+        raise UnknownRef(f"{named} is the beginning: there is no action before it", ref=str(named))
+    _show_action(opened, *acts[-1], out)
+
+
+def _show_action(opened: StateView, step: Step, witnessed: Witnessed, out: Out) -> None:
+    assert isinstance(step, Act)
+    seen = witnessed.observation
+    text = ""
+    screenshot = ""
+    if seen is not None:
+        try:
+            text = opened.blobs.get(seen.snapshot).decode(errors="replace") if seen.snapshot else ""
+            screenshot = str(opened.blobs.path(seen.screenshot)) if seen.screenshot else ""
+        except BlobMissing as error:
+            text = text or f"({error.message})"
+    out.data(
+        {
+            "number": step.number,
+            "action": step.action,
+            "position": witnessed.position,
+            "outcome": witnessed.outcome,
+            "error": witnessed.error,
+            "observation": msgspec.to_builtins(seen) if seen is not None else None,
+            "text": text,
+            "screenshot_path": screenshot,
+        }
+    )
+    out.say(f"#{step.number} {action_text(step.action)}", "bold")
+    out.say(f"  {witnessed.outcome} (position {witnessed.position}){': ' if witnessed.error else ''}{witnessed.error}")
+    if seen is not None:
+        out.say(f"  {seen.url}  {seen.title!r}")
+        if screenshot:
+            out.say(f"  screenshot: {screenshot}")
+        out.say(text)

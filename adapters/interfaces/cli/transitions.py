@@ -1,0 +1,88 @@
+"""``statefork snapshot | reset | restore | retire | park``: the life of one environment."""
+
+from __future__ import annotations
+
+from statefork.adapters.interfaces.cli.options import (
+    STATE,
+    DeadlineOption,
+    EnvArgument,
+    JsonOption,
+    RefArgument,
+    StateOption,
+    ThenOption,
+    ask,
+)
+from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.control.protocol import OfEnvironment, Restore
+
+SNAPSHOT_EXAMPLES = """
+    statefork snapshot shop-1
+    statefork snapshot shop-1 --deadline 2 --then revoke
+"""
+RESET_EXAMPLES = """
+    statefork reset shop-1
+"""
+RESTORE_EXAMPLES = """
+    statefork restore shop-1 shop-1@3
+    statefork restore shop-1 shop-1#12
+"""
+RETIRE_EXAMPLES = """
+    statefork retire shop-1
+"""
+PARK_EXAMPLES = """
+    statefork park shop-1
+"""
+
+
+def snapshot(
+    env: EnvArgument,
+    then: ThenOption = "",
+    deadline: DeadlineOption = None,
+    state: StateOption = STATE,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish the present as a new generation. The agent goes on undisturbed: pages, logins and addresses stay."""
+    out = Out(as_json=as_json)
+    answer = ask(state, out, "snapshot", OfEnvironment(env=env, then=then, deadline_s=deadline))
+    out.say(f"{answer['ref']} is published")
+
+
+def reset(
+    env: EnvArgument,
+    then: ThenOption = "",
+    deadline: DeadlineOption = None,
+    state: StateOption = STATE,
+    as_json: JsonOption = False,
+) -> None:
+    """Go back to the origin, as a new generation. What was there before stays in the history."""
+    out = Out(as_json=as_json)
+    answer = ask(state, out, "reset", OfEnvironment(env=env, then=then, deadline_s=deadline))
+    out.say(f"{answer['ref']} holds what its origin held")
+
+
+def restore(
+    env: EnvArgument,
+    ref: RefArgument,
+    then: ThenOption = "",
+    deadline: DeadlineOption = None,
+    state: StateOption = STATE,
+    as_json: JsonOption = False,
+) -> None:
+    """Go back to a moment, as a new generation. Old pages and tickets die; what was abandoned stays in the history."""
+    out = Out(as_json=as_json)
+    answer = ask(state, out, "restore", Restore(env=env, ref=ref, then=then, deadline_s=deadline))
+    out.say(f"{answer['ref']} holds what {ref} held")
+
+
+def retire(env: EnvArgument, state: StateOption = STATE, as_json: JsonOption = False) -> None:
+    """End an environment. Its history stays readable, and its generations can still be forked."""
+    out = Out(as_json=as_json)
+    answer = ask(state, out, "retire", OfEnvironment(env=env))
+    out.say(f"{answer['env']} is retired at generation {answer['generation']}")
+
+
+def park(env: EnvArgument, state: StateOption = STATE, as_json: JsonOption = False) -> None:
+    """Seal and unbind an environment: it costs only disk until it is used again."""
+    out = Out(as_json=as_json)
+    answer = ask(state, out, "park", OfEnvironment(env=env))
+    out.say(f"{answer['ref']} is parked")
