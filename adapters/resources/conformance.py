@@ -1,0 +1,382 @@
+"""What every resource must do, as tests that anyone's adapter can run.
+
+Subclass :class:`ResourceConformance` in a test module, give it a ``bench`` fixture, and pytest collects the rest::
+
+    class TestMyResource(ResourceConformance):
+        @pytest.fixture
+        def bench(self, tmp_path):
+            return Bench(make=..., write=..., read=..., state=tmp_path / "state", base_dir=tmp_path)
+
+The tests are ``async def`` with the ``anyio`` marker: parametrise ``anyio_backend`` to run them on trio and asyncio.
+Nothing but pytest and anyio is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from statefork.engine.errors import ForeignHandle, ResourceFailed, StateforkError
+from statefork.engine.ports import Needs, Owner, Resource, Services
+from statefork.journal.blobs import BlobStore
+from statefork.journal.values import Binding, Branch, Handle, Identity, Sealed
+
+JOURNAL = "journal-one"
+OTHER_JOURNAL = "journal-two"
+
+
+class Bench(msgspec.Struct, kw_only=True):
+    """How the suite makes and touches the resource under test.
+
+    ``make(services)`` gives a new resource object over the state directory of ``services``; two of them over one
+    directory must see the same world. ``write`` and ``read`` reach a branch through its binding's address, as a user
+    would, with no code of the adapter: ``write(binding, key, value)`` makes ``value`` the content of ``key``;
+    ``read(binding, key)`` gives it back, None where there is none. Both are plain functions; they are called in a
+    worker thread.
+    """
+
+    make: Callable[[Services], Resource]
+    write: Callable[[Binding, str, str], None]
+    read: Callable[[Binding, str], str | None]
+    state: Path
+    base_dir: Path
+
+    def services(self, journal: str = JOURNAL) -> Services:
+        """What the resource is given."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        return Services(
+            state=self.state, journal=journal, blobs=BlobStore(self.state / "blobs"), base_dir=self.base_dir
+        )
+
+
+class Driver:
+    """Drives one resource as the engine does, in the order that the ports promise."""
+
+    def __init__(self, bench: Bench, journal: str = JOURNAL) -> None:
+        self.bench = bench
+        self.resource = bench.make(bench.services(journal))
+        self._activation = 0
+
+    async def base(self) -> Sealed:
+        """Start and provision."""
+        await self.resource.start()
+        return await self.resource.provision()
+
+    async def open(self, sealed: Sealed, env: str = "one", epoch: int = 1) -> tuple[Branch, Binding]:
+        """A branch, bound and probed."""
+        branch = await self.resource.branch(sealed, Owner(env=env, epoch=epoch))
+        return branch, await self.bind(branch)
+
+    async def bind(self, branch: Branch) -> Binding:
+        """A binding of the branch, probed."""
+        self._activation += 1
+        identity = Identity(env=branch.env, epoch=branch.epoch, activation=self._activation)
+        binding = await self.resource.bind(branch, identity, Needs())
+        await self.resource.probe(binding)
+        return binding
+
+    async def write(self, binding: Binding, key: str, value: str) -> None:
+        """Through the user's door."""
+        await anyio.to_thread.run_sync(self.bench.write, binding, key, value)
+
+    async def read(self, binding: Binding, key: str) -> str | None:
+        """Through the user's door."""
+        return await anyio.to_thread.run_sync(self.bench.read, binding, key)
+
+    async def cut(self, branch: Branch) -> Sealed:
+        """What a continuing snapshot does to a store; the marks on both sides of the seal must be equal."""
+        resource = self.resource
+        await resource.quiesce(branch)
+        try:
+            before = await resource.write_mark(branch)
+            sealed = await resource.seal(branch)
+            assert await resource.write_mark(branch) == before, "sealing changed the write mark"
+        finally:
+            await resource.thaw(branch)
+        return sealed
+
+    async def seen(self, sealed: Sealed, key: str) -> str | None:
+        """What a version holds, read through a branch of its own."""
+        branch, binding = await self.open(sealed, env="reader")
+        try:
+            return await self.read(binding, key)
+        finally:
+            await self.close(branch, binding)
+
+    async def close(self, branch: Branch, binding: Binding) -> None:
+        """Park."""
+        await self.resource.unbind(binding)
+        await self.resource.discard(branch)
+
+    async def handles(self) -> list[Handle]:
+        """The inventory, sorted."""
+        return sorted([handle async for handle in self.resource.inventory()], key=repr)
+
+    async def changes(self, before: Sealed, after: Sealed) -> list[str]:
+        """``kind name`` of every difference."""
+        return [f"{change.kind} {change.name}" async for change in self.resource.diff(before, after)]
+
+
+@pytest.mark.anyio
+class ResourceConformance:
+    """The rules. Every test begins with a fresh state directory."""
+
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Bench:
+        """To be given by the subclass."""
+        raise NotImplementedError
+
+    async def test_the_same_base_gives_the_same_version(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        assert await one.resource.provision() == base
+        assert await Driver(bench).base() == base
+
+    async def test_a_branch_shows_the_base_and_takes_writes(self, bench: Bench) -> None:
+        one = Driver(bench)
+        branch, binding = await one.open(await one.base())
+        await one.write(binding, "key", "value")
+        assert await one.read(binding, "key") == "value"
+        assert await one.read(binding, "other") is None
+        await one.close(branch, binding)
+
+    async def test_two_branches_of_one_version_are_isolated(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        digest = await one.resource.digest(base)
+        left, left_binding = await one.open(base, env="left")
+        right, right_binding = await one.open(base, env="right")
+        await one.write(left_binding, "key", "left")
+        await one.write(right_binding, "key", "right")
+        assert await one.read(left_binding, "key") == "left"
+        assert await one.read(right_binding, "key") == "right"
+        sealed_left, sealed_right = await one.cut(left), await one.cut(right)
+        digests = {await one.resource.digest(sealed) for sealed in (base, sealed_left, sealed_right)}
+        assert len(digests) == 3
+        assert await one.resource.digest(base) == digest
+        assert await one.seen(base, "key") is None
+
+    async def test_two_epochs_of_one_environment_are_isolated(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        old, old_binding = await one.open(base, epoch=1)
+        _, new_binding = await one.open(base, epoch=2)
+        await one.write(old_binding, "key", "abandoned")
+        assert await one.read(new_binding, "key") is None
+        await one.close(old, old_binding)
+        await one.write(new_binding, "key", "kept")
+        assert await one.read(new_binding, "key") == "kept"
+
+    async def test_an_unchanged_branch_seals_as_the_same_version(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        branch, binding = await one.open(base)
+        assert await one.cut(branch) == base
+        await one.write(binding, "key", "value")
+        first = await one.cut(branch)
+        assert first.version != base.version
+        assert await one.cut(branch) == first
+        assert await one.read(binding, "key") == "value"
+        assert await one.cut(branch) == first
+
+    async def test_writing_after_a_seal_leaves_the_version_alone(self, bench: Bench) -> None:
+        one = Driver(bench)
+        branch, binding = await one.open(await one.base())
+        versions = []
+        for number in range(4):
+            await one.write(binding, "key", f"value {number}")
+            await one.write(binding, f"key {number}", "x")
+            versions.append(await one.cut(branch))
+        await one.write(binding, "key", "later")
+        assert [await one.seen(version, "key") for version in versions] == [f"value {n}" for n in range(4)]
+        assert await one.seen(versions[1], "key 2") is None
+        assert await one.read(binding, "key") == "later"
+        assert await one.read(binding, "key 0") == "x"
+
+    async def test_versions_may_be_discarded_in_any_order(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        branch, binding = await one.open(base)
+        versions = []
+        for number in range(3):
+            await one.write(binding, f"key {number}", str(number))
+            versions.append(await one.cut(branch))
+        for gone in (base, versions[1], versions[0]):
+            await one.resource.discard(gone)
+            await one.resource.discard(gone)
+        assert await one.read(binding, "key 0") == "0"
+        assert await one.seen(versions[2], "key 1") == "1"
+        await one.close(branch, binding)
+        await one.resource.discard(branch)
+        assert await one.seen(versions[2], "key 0") == "0"
+        assert await one.handles() == [versions[2]]
+        with pytest.raises(ResourceFailed):
+            await one.open(versions[0])
+
+    async def test_write_mark_changes_with_every_write_and_with_nothing_else(self, bench: Bench) -> None:
+        one = Driver(bench)
+        branch, binding = await one.open(await one.base())
+        marks = [await one.resource.write_mark(branch)]
+        for number in range(5):
+            await one.write(binding, "key", str(number))  # the same size each time
+            marks.append(await one.resource.write_mark(branch))
+        assert len(set(marks)) == len(marks)
+        assert await one.read(binding, "key") == "4"
+        await one.resource.quiesce(branch)
+        quiet = await one.resource.write_mark(branch)
+        await one.resource.thaw(branch)
+        await one.cut(branch)
+        assert await one.read(binding, "key") == "4"
+        assert await one.resource.write_mark(branch) == quiet
+        await one.write(binding, "key", "5")
+        assert await one.resource.write_mark(branch) != quiet
+
+    async def test_digests_are_equal_exactly_when_contents_are(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        sealed = []
+        for env, writes in {"a": "12", "b": "12", "c": "21", "d": "122"}.items():
+            branch, binding = await one.open(base, env=env)
+            for value in writes:  # as "12": first 1, then 2, the last one stays
+                await one.write(binding, "key", value)
+            sealed.append(await one.cut(branch))
+        a, b, c, d = [await one.resource.digest(version) for version in sealed]
+        assert a == b == d
+        assert a != c
+        assert len({version.version for version in sealed}) == 4
+
+    async def test_diff_names_what_changed(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        branch, binding = await one.open(base)
+        await one.write(binding, "key", "value")
+        first = await one.cut(branch)
+        await one.write(binding, "key", "other")
+        second = await one.cut(branch)
+        assert await one.changes(base, base) == []
+        assert await one.changes(first, first) == []
+        assert any(line.startswith("added") and "key" in line for line in await one.changes(base, first))
+        assert any(line.startswith("removed") and "key" in line for line in await one.changes(first, base))
+        assert any(line.startswith("changed") and "key" in line for line in await one.changes(first, second))
+
+    async def test_another_object_over_the_same_state_goes_on(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        branch, binding = await one.open(base)
+        await one.write(binding, "key", "value")
+        sealed = await one.cut(branch)
+        digest = await one.resource.digest(sealed)
+        await one.close(branch, binding)
+        await one.resource.stop()
+
+        two = Driver(bench)
+        assert await two.base() == base
+        assert await two.seen(sealed, "key") == "value"
+        assert await two.seen(base, "key") is None
+        assert await two.resource.digest(sealed) == digest
+        branch, binding = await two.open(sealed)
+        await two.write(binding, "key", "more")
+        assert await two.seen(await two.cut(branch), "key") == "more"
+        assert await two.seen(sealed, "key") == "value"
+
+    async def test_inventory_reports_what_a_killed_engine_left(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        branch, binding = await one.open(base)
+        await one.write(binding, "key", "value")
+        sealed = await one.cut(branch)
+        two = Driver(bench)
+        await two.resource.start()
+        assert await two.handles() == sorted([base, branch, sealed], key=repr)
+        await two.resource.discard(branch)
+        assert await two.handles() == sorted([base, sealed], key=repr)
+        assert await two.seen(sealed, "key") == "value"
+
+    async def test_inventory_leaves_other_journals_alone(self, bench: Bench) -> None:
+        one, two = Driver(bench), Driver(bench, OTHER_JOURNAL)
+        base = await one.base()
+        branch, binding = await one.open(base)
+        await one.write(binding, "key", "value")
+        sealed = await one.cut(branch)
+        theirs = await two.base()
+        assert await two.handles() == [theirs]
+        assert theirs.journal == OTHER_JOURNAL
+        with pytest.raises(ForeignHandle):
+            await two.resource.branch(sealed, Owner(env="thief", epoch=1))
+        with pytest.raises(ForeignHandle):
+            await two.resource.discard(branch)
+        await two.resource.discard(theirs)
+        assert await one.handles() == sorted([base, branch, sealed], key=repr)
+        assert await one.seen(sealed, "key") == "value"
+
+    async def test_cancellation_leaves_nothing_that_inventory_does_not_report(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        branch, binding = await one.open(base)
+        await one.write(binding, "key", "value")
+        for _ in range(3):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await one.resource.branch(base, Owner(env="cancelled", epoch=1))
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await one.cut(branch)
+            with anyio.move_on_after(0.001):
+                await one.resource.branch(base, Owner(env="cancelled", epoch=2))
+            with anyio.move_on_after(0.001):
+                await one.cut(branch)
+        await one.resource.thaw(branch)
+        before = await one.handles()
+        assert {handle.env for handle in before if isinstance(handle, Branch)} <= {"one", "cancelled"}
+        for handle in before:
+            if handle != branch:
+                await one.resource.discard(handle)
+        assert await one.handles() == [branch]
+        assert await one.read(binding, "key") == "value"
+        assert await one.seen(await one.cut(branch), "key") == "value"
+        await one.close(branch, binding)
+
+    async def test_errors_are_of_the_declared_kinds(self, bench: Bench) -> None:
+        one = Driver(bench)
+        branch, binding = await one.open(await one.base())
+        await one.close(branch, binding)
+        with pytest.raises(StateforkError):
+            await one.resource.probe(binding)
+        with pytest.raises(ResourceFailed):
+            await one.resource.seal(branch)
+        with pytest.raises(ResourceFailed):
+            await one.resource.write_mark(branch)
+
+    async def test_usage_is_told_and_its_strategy(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        branch, binding = await one.open(base)
+        await one.write(binding, "key", "value" * 100)
+        for handle in (branch, await one.cut(branch)):
+            usage = await one.resource.usage(handle)
+            assert usage.private_bytes >= 0
+            assert usage.shared_bytes >= 0
+        strategy = one.resource.strategy()
+        assert strategy.name
+        assert strategy.reason
+
+    async def test_many_uses_leave_as_much_as_one(self, bench: Bench) -> None:
+        one = Driver(bench)
+        base = await one.base()
+        counts = set()
+        for _ in range(20):
+            branch, binding = await one.open(base)
+            await one.write(binding, "key", "value")
+            sealed = await one.cut(branch)
+            await one.close(branch, binding)
+            await one.resource.discard(sealed)
+            counts.add((len(await one.handles()), _files_below(bench.state)))
+        assert len(counts) == 1
+
+
+def _files_below(state: Path) -> int:
+    return sum(1 for _ in state.rglob("*"))

@@ -1,0 +1,217 @@
+"""Layers on disk: ``layers/<id>/tree`` holds a layer's bytes, ``layers/<id>/index`` says what it changes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from statefork.adapters.resources.files.tree import (
+    DIRECTORY,
+    LINK,
+    ROOT,
+    WHITEOUT,
+    Entry,
+    Index,
+    Node,
+    file_digest,
+    lay,
+    show,
+)
+from statefork.adapters.resources.ledger import Ledger, write_whole
+from statefork.adapters.resources.reflink import Pulse, copy_bytes, no_pulse
+
+_SMALL_BYTES = 256 << 10  # up to here one read and one write beat the copying system calls
+_INDEXES_MAX = 256  # kept decoded
+_DECODER = msgspec.msgpack.Decoder(Index)
+
+
+class Layers:
+    """Reads and writes the layers of one ledger. Its methods block."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._lock = threading.Lock()
+        self._indexes: OrderedDict[str, Index] = OrderedDict()
+
+    def tree(self, layer: str) -> Path:
+        """Where a layer's bytes lie."""
+        return self.ledger.layer(layer) / "tree"
+
+    def index(self, layer: str) -> Index:
+        """What a layer changes."""
+        with self._lock:
+            if layer in self._indexes:
+                self._indexes.move_to_end(layer)
+                return self._indexes[layer]
+        index = _DECODER.decode((self.ledger.layer(layer) / "index").read_bytes())
+        self._keep(layer, index)
+        return index
+
+    def write_index(self, layer: str, index: Index, directory: Path | None = None) -> None:
+        """Record what a layer changes; ``directory`` is the layer's while it has not got its name."""
+        write_whole((directory or self.ledger.layer(layer)) / "index", msgspec.msgpack.encode(index))
+        self._keep(layer, index)
+
+    def _keep(self, layer: str, index: Index) -> None:
+        with self._lock:
+            self._indexes[layer] = index
+            while len(self._indexes) > _INDEXES_MAX:
+                self._indexes.popitem(last=False)
+
+    def view(self, layers: Sequence[str]) -> Node:
+        """What a stack of layers, top first, shows."""
+        return show([(layer, self.index(layer)) for layer in reversed(layers)])
+
+    def sha256(self, node: Node, pulse: Pulse = no_pulse) -> str:
+        """The digest of a file's bytes; remembered in the layer's index object."""
+        if node.entry.sha256:
+            return node.entry.sha256
+        entries = self.index(node.layer).entries
+        known = entries[node.path]
+        if not known.sha256:
+            digest = file_digest(self.tree(node.layer) / node.path, pulse)
+            entries[node.path] = known = msgspec.structs.replace(known, sha256=digest)
+        return known.sha256
+
+    # -- making trees -----------------------------------------------------------------------------------------
+
+    def materialise(self, layers: Sequence[str], target: Path, *, reflink: bool, pulse: Pulse = no_pulse) -> None:
+        """Write what a stack of layers shows into a new directory: writable files of its own."""
+        view = self.view(layers)
+        directories = []
+        for path, node in view.walk():
+            pulse()
+            place = target / path if path else target
+            if node.is_directory():
+                place.mkdir(mode=0o700)
+                directories.append((place, node.entry))
+            else:
+                copy_entry(self.tree(node.layer) / node.path, place, node.entry, reflink=reflink, pulse=pulse)
+        for place, entry in reversed(directories):
+            _dress(place, entry)
+
+    def take(self, source: Path, index: Index, prefix: str, *, reflink: bool, pulse: Pulse = no_pulse) -> str:
+        """A new layer with copies of the index's files from a directory; return its id."""
+        with self.ledger.new_layer(prefix) as (layer, place):
+            tree = place / "tree"
+            complete = True
+            for path, entry in index.entries.items():
+                pulse()
+                target = tree / path if path else tree
+                if entry.kind == DIRECTORY:
+                    target.mkdir(mode=0o700)
+                elif entry.kind == WHITEOUT:
+                    complete &= make_whiteout(target)
+                else:
+                    copy_entry(source / path, target, entry, reflink=reflink, pulse=pulse)
+            _dress_directories(tree, index)
+            self.write_index(layer, Index(entries=index.entries, mountable=complete), place)
+        return layer
+
+    def squash(
+        self, layers: Sequence[str], *, prefix: str, rank_suffix: str, marks_opaque: str, pulse: Pulse = no_pulse
+    ) -> str:
+        """One layer in place of several (top first) that lie on others; files are hard links, so no bytes are copied.
+
+        None of them may redirect. Sealed layers are never written, so that links into them are safe.
+        """
+        top = Node(Entry(DIRECTORY, mode=0o755), "", ROOT)
+        for layer in reversed(layers):
+            lay(top, layer, self.index(layer), keep_whiteouts=True)
+        with self.ledger.new_layer(prefix, rank_suffix) as (squashed, place):
+            tree = place / "tree"
+            index = Index(entries={})
+            for path, node in top.walk():
+                pulse()
+                index.entries[path] = node.entry
+                target = tree / path if path else tree
+                if node.is_directory():
+                    target.mkdir(mode=0o700)
+                    if node.entry.opaque and not mark_opaque(target, marks_opaque):
+                        index.mountable = False
+                elif node.entry.kind == WHITEOUT:
+                    index.mountable &= make_whiteout(target)
+                else:
+                    os.link(self.tree(node.layer) / node.path, target, follow_symlinks=False)
+            _dress_directories(tree, index)
+            self.write_index(squashed, index, place)
+        return squashed
+
+
+def copy_entry(source: Path, target: Path, entry: Entry, *, reflink: bool, pulse: Pulse = no_pulse) -> None:
+    """Copy a file or link with its mode, times and, where that is allowed, owner."""
+    if entry.kind == LINK:
+        target.symlink_to(entry.target)
+        _own(target, entry)
+        with contextlib.suppress(OSError):  # not every file system keeps the times of links
+            os.utime(target, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+        return
+    reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            if entry.size <= _SMALL_BYTES and not reflink:
+                _copy_small(reading, writing)
+            elif entry.size:
+                copy_bytes(reading, writing, reflink=reflink, pulse=pulse)
+            if _foreign(entry):
+                os.fchown(writing, entry.uid, entry.gid)
+            os.fchmod(writing, entry.mode)
+            os.utime(writing, ns=(entry.mtime_ns, entry.mtime_ns))
+        finally:
+            os.close(writing)
+    finally:
+        os.close(reading)
+
+
+def _copy_small(reading: int, writing: int) -> None:
+    while data := os.read(reading, _SMALL_BYTES):
+        while data:
+            data = data[os.write(writing, data) :]
+
+
+def _foreign(entry: Entry) -> bool:
+    return os.geteuid() == 0 and (entry.uid, entry.gid) != (0, os.getegid())
+
+
+def _own(place: Path, entry: Entry) -> None:
+    if _foreign(entry):
+        os.chown(place, entry.uid, entry.gid, follow_symlinks=False)
+
+
+def _dress(place: Path, entry: Entry) -> None:
+    """Give a directory, once it is full, its owner, mode and times."""
+    _own(place, entry)
+    place.chmod(entry.mode)
+    os.utime(place, ns=(entry.mtime_ns, entry.mtime_ns))
+
+
+def _dress_directories(tree: Path, index: Index) -> None:
+    for path, entry in reversed(index.entries.items()):
+        if entry.kind == DIRECTORY:
+            _dress(tree / path if path else tree, entry)
+
+
+def make_whiteout(place: Path) -> bool:
+    """Stand a whiteout where overlayfs looks for one; False where this user may not."""
+    try:
+        os.mknod(place, stat.S_IFCHR, os.makedev(0, 0))
+    except PermissionError:
+        return False
+    return True
+
+
+def mark_opaque(place: Path, attribute: str) -> bool:
+    """Mark a directory opaque for overlayfs; False where this user may not."""
+    try:
+        os.setxattr(place, attribute, b"y")
+    except OSError:
+        return False
+    return True

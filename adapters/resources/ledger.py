@@ -1,0 +1,360 @@
+"""What exists on disk of one resource: sealed versions, branches, and the layers that both are built on.
+
+::
+
+    resources/<name>/
+      layers/<id>/…          bytes of a version or of an open branch; a sealed layer is never written
+      sealed/<version>.<journal>.json  a sealed version: its handle, and the layers that it is made of, top first
+      branches/<id>.<journal>.json     a branch: its handle, and the layers under it
+      branches/<id>/…        its working files
+      tmp/…                  half-made things; removed when the ledger is next opened
+
+A layer lives as long as any version or branch names it, so versions may be discarded in any order. A record is written
+before what it names where that must be found again after a crash (branches), and after it where it must be whole
+(versions). One process writes a ledger; several threads may.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from statefork.engine.errors import ForeignHandle, ResourceFailed
+from statefork.journal.values import Branch, Handle, Sealed
+
+ID_LENGTH_MAX = 120
+_NONCE_BYTES = 6
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+R = TypeVar("R", bound="SealedRecord | BranchRecord")
+
+
+class SealedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed version. ``fingerprint`` finds a provisioned base again without reading it."""
+
+    handle: Sealed
+    layers: tuple[str, ...]
+    fingerprint: str = ""
+    digest: str = ""
+
+
+class BranchRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch over ``over``. ``layers`` are below it; ``upper`` is the layer that it writes, where it has one."""
+
+    handle: Branch
+    over: Sealed  # what it equals at ``mark``: the version it was opened over or last sealed as
+    layers: tuple[str, ...]
+    upper: str = ""
+    mark: str = ""
+
+
+def readable(text: str) -> str:
+    """A file name that a person recognises, for any environment name."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in text)[:ID_LENGTH_MAX]
+
+
+class Ledger:
+    """The records of one resource of one journal. All methods block: call them from a worker thread."""
+
+    def __init__(self, state: Path, resource: str, adapter: str, journal: str) -> None:
+        self.state = state
+        self.root = state / "resources" / resource
+        self.resource = resource
+        self.adapter = adapter
+        self.journal = journal
+        self._lock = threading.RLock()
+        self._loaded = False
+        self._sealed: dict[str, SealedRecord] = {}
+        self._branches: dict[str, BranchRecord] = {}
+        self._foreign_layers: set[str] = set()  # what other journals' records name: kept, never shown
+        self._foreign_branches: set[str] = set()
+        self._pins: dict[str, int] = {}  # layers in use by work under way
+
+    # -- places -----------------------------------------------------------------------------------------------
+
+    def layer(self, layer: str) -> Path:
+        """The directory of a layer."""
+        return self.root / "layers" / layer
+
+    def workplace(self, branch: str) -> Path:
+        """The directory of a branch's working files."""
+        return self.root / "branches" / branch
+
+    def relative(self, path: Path) -> str:
+        """A path as handles hold it: relative to the state directory."""
+        return path.relative_to(self.state).as_posix()
+
+    def new_id(self, prefix: str) -> str:
+        """A name that was never used before."""
+        return f"{readable(prefix)}-{secrets.token_hex(_NONCE_BYTES)}"
+
+    # -- records ----------------------------------------------------------------------------------------------
+
+    def sealed(self, handle: Sealed) -> SealedRecord:
+        """The record of a version. Raises ForeignHandle, ResourceFailed when it is gone."""
+        self.check(handle)
+        with self._opened():
+            record = self._sealed.get(handle.version)
+        if record is None:
+            raise ResourceFailed(
+                f"{self.resource}: version {handle.version!r} does not exist here",
+                hint="It was collected, or the state directory is not the one it was sealed in",
+                resource=self.resource,
+                version=handle.version,
+            )
+        return record
+
+    def branch(self, handle: Branch) -> BranchRecord:
+        """The record of a branch. Raises ForeignHandle, ResourceFailed when it is gone."""
+        self.check(handle)
+        with self._opened():
+            record = self._branches.get(handle.id)
+        if record is None:
+            raise ResourceFailed(
+                f"{self.resource}: branch {handle.id!r} does not exist here",
+                hint="It was discarded",
+                resource=self.resource,
+                env=handle.env,
+                branch=handle.id,
+            )
+        return record
+
+    def find_branch(self, branch: str) -> BranchRecord | None:
+        """The record of a branch, if there is one."""
+        with self._opened():
+            return self._branches.get(branch)
+
+    def find_sealed(self, version: str) -> SealedRecord | None:
+        """The record of a version, if there is one."""
+        with self._opened():
+            return self._sealed.get(version)
+
+    def by_fingerprint(self, fingerprint: str) -> SealedRecord | None:
+        """The provisioned base with this fingerprint."""
+        with self._opened():
+            return next((r for r in self._sealed.values() if r.fingerprint == fingerprint), None)
+
+    def put_sealed(self, record: SealedRecord) -> Sealed:
+        """Write a version's record; the same version again replaces it."""
+        with self._opened():
+            self._write("sealed", record.handle.version, record)
+            self._sealed[record.handle.version] = record
+        return record.handle
+
+    def put_branch(self, record: BranchRecord) -> None:
+        """Write a branch's record; the same branch again replaces it. It holds here even where writing it fails."""
+        with self._opened():
+            self._branches[record.handle.id] = record
+            self._write("branches", record.handle.id, record)
+
+    def kept(self, record: BranchRecord) -> Sealed:
+        """The version that an unchanged branch equals; recorded anew where it was discarded meanwhile."""
+        with self._opened():
+            if record.over.version not in self._sealed:
+                self.put_sealed(SealedRecord(handle=record.over, layers=record.layers))
+        return record.over
+
+    def drop_sealed(self, version: str) -> None:
+        """Forget a version and remove the layers that nothing else names. Idempotent."""
+        with self._opened():
+            record = self._sealed.pop(version, None)
+            self._record_path("sealed", version).unlink(missing_ok=True)
+            self._collect(record.layers if record else ())
+
+    def drop_branch(self, branch: str) -> None:
+        """Forget a branch, its working files and the layers that nothing else names. Idempotent."""
+        with self._opened():
+            remove_tree(self.workplace(branch))
+            record = self._branches.pop(branch, None)
+            self._record_path("branches", branch).unlink(missing_ok=True)
+            self._collect((*record.layers, record.upper) if record else ())
+
+    def handles(self) -> list[Handle]:
+        """Everything of this journal that exists."""
+        with self._opened():
+            sealed: list[Handle] = [record.handle for record in self._sealed.values()]
+            return sealed + [record.handle for record in self._branches.values()]
+
+    def branches(self) -> list[BranchRecord]:
+        """The records of all branches of this journal."""
+        with self._opened():
+            return list(self._branches.values())
+
+    def check(self, handle: Handle) -> None:
+        """Raise ForeignHandle or ResourceFailed unless the handle is of this journal and resource."""
+        if handle.journal != self.journal:
+            raise ForeignHandle(
+                f"{self.resource}: a handle of journal {handle.journal!r} was given to journal {self.journal!r}",
+                resource=self.resource,
+                journal=self.journal,
+            )
+        if handle.resource != self.resource:
+            raise ResourceFailed(
+                f"{self.resource}: a handle of resource {handle.resource!r} was given to {self.resource!r}",
+                resource=self.resource,
+            )
+
+    # -- layers -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def pinned(self, layers: Sequence[str]) -> Iterator[None]:
+        """Keep layers while something is made from them."""
+        with self._opened():
+            for layer in layers:
+                self._pins[layer] = self._pins.get(layer, 0) + 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                for layer in layers:
+                    self._pins[layer] -= 1
+                    if not self._pins[layer]:
+                        del self._pins[layer]
+                self._collect(layers)
+
+    @contextmanager
+    def new_layer(self, prefix: str, suffix: str = "") -> Iterator[tuple[str, Path]]:
+        """A new layer's id and a temporary directory to fill; it becomes the layer when the body ends well."""
+        layer = self.new_id(prefix) + suffix
+        with self._opened():
+            place = self.root / "tmp" / layer
+            place.mkdir(parents=True)
+        try:
+            yield layer, place
+            target = self.layer(layer)
+            target.parent.mkdir(exist_ok=True)
+            place.rename(target)
+        except BaseException:
+            remove_tree(place)
+            raise
+
+    def collect(self, layers: Sequence[str]) -> None:
+        """Remove those of these layers that nothing names."""
+        with self._opened():
+            self._collect(layers)
+
+    def _collect(self, layers: Sequence[str]) -> None:
+        needed = self._needed()
+        for layer in layers:
+            if layer and layer not in needed:
+                remove_tree(self.layer(layer))
+
+    def _needed(self) -> set[str]:
+        needed = self._foreign_layers | set(self._pins)
+        for record in self._sealed.values():
+            needed.update(record.layers)
+        for branch in self._branches.values():
+            needed.update(branch.layers)
+            needed.add(branch.upper)
+        return needed
+
+    # -- disk -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        with self._lock:
+            if not self._loaded:
+                self._load()
+                self._loaded = True
+            yield
+
+    def _load(self) -> None:
+        for folder in ("layers", "sealed", "branches"):
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        remove_tree(self.root / "tmp")
+        self._read("sealed", SealedRecord, lambda r: self._sealed.__setitem__(r.handle.version, r))
+        self._read("branches", BranchRecord, lambda r: self._branches.__setitem__(r.handle.id, r))
+        self._sweep()
+
+    def _read(self, folder: str, kind: type[R], keep: Callable[[R], None]) -> None:
+        for path in sorted((self.root / folder).glob("*.json")):
+            try:
+                record = msgspec.json.decode(path.read_bytes(), type=kind)
+            except msgspec.MsgspecError as error:
+                raise ResourceFailed(
+                    f"{self.resource}: the record {self.relative(path)} can't be read: {error}",
+                    hint="Restore the file from a copy, or remove it: what it names is then lost",
+                    resource=self.resource,
+                ) from error
+            if record.handle.journal == self.journal:
+                keep(record)
+            else:
+                self._foreign_layers.update(record.layers)
+                if isinstance(record, BranchRecord):
+                    self._foreign_layers.add(record.upper)
+                    self._foreign_branches.add(record.handle.id)
+
+    def _sweep(self) -> None:
+        """Remove layers and workplaces without a record: a crash came between making and recording them."""
+        needed = self._needed()
+        for path in (self.root / "layers").iterdir():
+            if path.name not in needed:
+                remove_tree(path)
+        for path in (self.root / "branches").iterdir():
+            if path.is_dir() and path.name not in self._branches and path.name not in self._foreign_branches:
+                remove_tree(path)
+
+    def _write(self, folder: str, name: str, record: msgspec.Struct) -> None:
+        write_whole(self._record_path(folder, name), msgspec.json.format(msgspec.json.encode(record)))
+
+    def _record_path(self, folder: str, name: str) -> Path:
+        return self.root / folder / f"{name}.{readable(self.journal)}.json"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is never seen half-written."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a tree, also one with read-only directories. Idempotent."""
+
+    def make_writable_and_retry(_function: object, name: str, _info: object) -> None:
+        Path(name).parent.chmod(0o700)
+        entry = Path(name)
+        if entry.is_dir() and not entry.is_symlink():
+            entry.chmod(0o700)
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        shutil.rmtree(path, onerror=make_writable_and_retry)
+
+
+def sync_file(path: Path) -> None:
+    """Force a file or directory to the disk."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def sync_file_system(directory: Path) -> None:
+    """Force everything written to a directory's file system to the disk. Raises OSError where some of it was lost."""
+    file = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _LIBC.syncfs(file) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    finally:
+        os.close(file)

@@ -1,0 +1,16 @@
+"""The resource conformance suite on file trees, with each strategy that works here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from statefork.adapters.resources.conformance import Bench, ResourceConformance
+from tests.contract.files_kit import bench_for
+
+
+class TestPlainCopies(ResourceConformance):
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Bench:
+        return bench_for("copy", tmp_path / "state", tmp_path)
