@@ -4,8 +4,8 @@
 
     resources/<name>/
       layers/<id>/…          bytes of a version or of an open branch; a sealed layer is never written
-      sealed/<version>.<journal>.json  a sealed version: its handle, and the layers that it is made of, top first
-      branches/<id>.<journal>.json     a branch: its handle, and the layers under it
+      sealed/<version>.json  a sealed version: its handle, and the layers that it is made of, top first
+      branches/<id>.json     a branch: its handle, and the layers under it
       branches/<id>/…        its working files
       tmp/…                  half-made things; removed when the ledger is next opened
 
@@ -17,6 +17,7 @@ before what it names where that must be found again after a crash (branches), an
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import secrets
 import shutil
@@ -93,6 +94,10 @@ class Ledger:
     def relative(self, path: Path) -> str:
         """A path as handles hold it: relative to the state directory."""
         return path.relative_to(self.state).as_posix()
+
+    def base_version(self, digest: str) -> str:
+        """The version of a base with this content: the same in every run of one journal, another in another's."""
+        return f"base-{digest[:24]}-{hashlib.sha256(self.journal.encode()).hexdigest()[:8]}"
 
     def new_id(self, prefix: str) -> str:
         """A name that was never used before."""
@@ -308,7 +313,7 @@ class Ledger:
         write_whole(self._record_path(folder, name), msgspec.json.format(msgspec.json.encode(record)))
 
     def _record_path(self, folder: str, name: str) -> Path:
-        return self.root / folder / f"{name}.{readable(self.journal)}.json"
+        return self.root / folder / f"{name}.json"
 
 
 def write_whole(path: Path, data: bytes) -> None:

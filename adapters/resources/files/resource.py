@@ -104,7 +104,7 @@ class FilesResource:
                 self._ledger.collect([layer])
 
     def _settle_base(self, layer: str, digest: str, fingerprint: str) -> Sealed:
-        version = f"base-{digest[:32]}"
+        version = self._ledger.base_version(digest)
         same = self._ledger.find_sealed(version)
         if same is not None:  # touched, but with the same content
             return self._ledger.put_sealed(msgspec.structs.replace(same, fingerprint=fingerprint))

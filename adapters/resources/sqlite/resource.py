@@ -100,7 +100,7 @@ class SqliteResource:
             digest = self._normalise(place / FILE_NAME)
             (place / FILE_NAME).chmod(0o444)
             self._force(place)
-        version = f"base-{digest[:32]}"
+        version = self._ledger.base_version(digest)
         same = self._ledger.find_sealed(version)
         if same is not None:  # other bytes, the same rows
             self._ledger.collect([layer])
