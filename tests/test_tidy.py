@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("journal", "engine", "replay", "adapters")
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
+TEST_MODULE_LINES_MAX = 500
+TEST_FUNCTION_LINES_MAX = 120  # of a story that is told in one go, or a table of data
 FILE_BYTES_MAX = 300_000
 
 PURE = (
@@ -36,10 +38,13 @@ PURE = (
 IMPURE_IMPORTS = frozenset({"time", "random", "uuid", "secrets"})
 IMPURE_CALLS = frozenset({"now", "utcnow", "today", "urandom", "fromtimestamp"})
 MACHINE_PATH = re.compile(r"(?<![\w.>])/(?:tmp|root|home|work|opt)/[a-z.]")
-UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b|\bNotImplementedError\b")
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
 SILENCED = re.compile(
-    r"#\s*(?:type:\s*ignore(?:\[[\w, -]+\])?|noqa(?::\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?|pragma:\s*no\s+\w+)\W*(?P<reason>.*)"
+    r"#\s*(?:type:\s*ignore(?:\[[\w, -]+\])?|noqa(?::\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?|pragma:\s*no\s+\w+)"
+    r"\W*(?P<reason>.*)"
 )
+FRAMEWORK_MODULES = frozenset({"apps", "models", "repository"})
+"""Module names that Django and its apps look for in a package that the settings name."""
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -92,19 +97,24 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def test_modules_fit_one_idea() -> None:
-    long = [f"{path}: {lines}" for path in python_files() if (lines := text(path).count("\n")) > MODULE_LINES_MAX]
-    assert not long, f"more than {MODULE_LINES_MAX} lines"
+    long = []
+    for path in python_files():
+        lines = text(path).count("\n")
+        if lines > (TEST_MODULE_LINES_MAX if path.parts[0] == "tests" else MODULE_LINES_MAX):
+            long.append(f"{path}: {lines}")
+    assert not long, "too many lines for one module"
 
 
 def test_functions_fit_a_screen() -> None:
-    long = [
-        f"{path}:{node.lineno} {node.name}: {lines}"
-        for path in python_files()
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if (lines := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
-    ]
-    assert not long, f"more than {FUNCTION_LINES_MAX} lines"
+    long = []
+    for path in python_files():
+        most = TEST_FUNCTION_LINES_MAX if path.parts[0] == "tests" else FUNCTION_LINES_MAX
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > most:
+                    long.append(f"{path}:{node.lineno} {node.name}: {lines}")
+    assert not long, "too many lines for one function"
 
 
 def test_pure_modules_ask_nobody_for_time_or_chance() -> None:
@@ -150,6 +160,7 @@ def test_no_module_is_dead() -> None:
         str(path)
         for path in modules
         if path.name not in ("__init__.py", "__main__.py")
+        if not (path.stem in FRAMEWORK_MODULES and module_name(path.parent / "__init__.py") in used)
         if not any(name == module_name(path) or name.startswith(module_name(path) + ".") for name in used)
     ]
     assert not dead, "nobody imports it and no entry point names it"
