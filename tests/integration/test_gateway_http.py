@@ -5,48 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import anyio
 import anyio.abc
 import httpx
 import pytest
 
-from statefork.adapters.interfaces.gateway import HttpGateway, Limits, open_gateway
-from statefork.engine.ports import Listener, Route
+from statefork.adapters.interfaces.gateway import Limits, open_gateway
+from statefork.engine.ports import Route
 from statefork.engine.tickets import verify
 from tests.integration.gateway_kit import Doorkeeper
-from tests.integration.upstream_kit import KEY, Upstream, open_script, open_upstream, talk_raw
+from tests.integration.gateway_rig import open_rig
+from tests.integration.upstream_kit import KEY, open_script, talk_raw
 
 pytestmark = pytest.mark.anyio
-
-
-class Rig:
-    """An upstream, a gateway, and one environment with a proxy door and a site door."""
-
-    def __init__(self, upstream: Upstream, gateway: HttpGateway, keeper: Doorkeeper) -> None:
-        self.upstream = upstream
-        self.gateway = gateway
-        self.keeper = keeper
-        self.proxy: Listener
-        self.site: Listener
-        self.browser: httpx.AsyncClient  # through the proxy door
-        self.script: httpx.AsyncClient  # on the base URL
-
-
-@asynccontextmanager
-async def open_rig(limits: Limits | None = None) -> AsyncIterator[Rig]:
-    keeper = Doorkeeper()
-    identity = keeper.add("a")
-    async with open_upstream() as upstream, open_gateway(keeper, limits) as gateway:
-        rig = Rig(upstream, gateway, keeper)
-        rig.proxy = await gateway.open_proxy(identity, (upstream.route(),))
-        rig.site = await gateway.open_site("a", upstream.route())
-        async with (
-            httpx.AsyncClient(proxy=f"http://127.0.0.1:{rig.proxy.port}", trust_env=False, timeout=20) as rig.browser,
-            httpx.AsyncClient(base_url=rig.site.base_url, trust_env=False, timeout=20) as rig.script,
-        ):
-            yield rig
 
 
 async def test_a_request_through_the_proxy_gets_the_tickets_of_its_door() -> None:
