@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 from statefork.engine.kernel import Kernel, Settings
-from statefork.engine.memory import tree_pss
+from statefork.engine.memory import process_pss
 from statefork.replay.rollout import RolloutResult, rollout
 
 from statefork.adapters.interfaces.assembly import Assembled, assemble
@@ -27,7 +28,7 @@ from statefork.adapters.interfaces.worlds import Progress
 from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.collect import GcReport
 from statefork.engine.errors import ForeignHandle, PartialFork
-from statefork.engine.ports import Blobs, Change
+from statefork.engine.ports import Blobs, Change, Resident
 from statefork.engine.recovery import RecoveryReport
 from statefork.engine.refs import Ref, as_ref, resolve
 from statefork.journal.log import Journal
@@ -157,20 +158,24 @@ class Engine:
 
     async def cost(self) -> Cost:
         """Memory of the shared runtimes (PSS) and each environment's private bytes on disk."""
-        runtimes = []
-        for name, resource in self.kernel.resources.items():
-            pid = getattr(resource, "pid", None)
-            if pid is not None:
-                processes, pss = await anyio.to_thread.run_sync(tree_pss, pid)
-                runtimes.append(ProcessCost(resource=name, processes=processes, pss_bytes=pss))
         private = {env.name: await env.private_bytes() for env in self.environments()}
-        own = await anyio.to_thread.run_sync(own_pss)
-        return Cost(runtimes=tuple(runtimes), engine_pss_bytes=own, private_bytes=private)
+        processes = {
+            name: resource.process_ids()
+            for name, resource in self.kernel.resources.items()
+            if isinstance(resource, Resident)
+        }
+        return await anyio.to_thread.run_sync(_cost, processes, private)
 
 
-def own_pss() -> int:
-    """PSS of the engine's own process, children not counted, in bytes."""
-    return tree_pss(None)[1]
+def _cost(processes: Mapping[str, Sequence[int]], private: dict[str, dict[str, int]]) -> Cost:
+    return Cost(
+        runtimes=tuple(
+            ProcessCost(resource=name, processes=len(pids), pss_bytes=sum(process_pss(pid) for pid in pids))
+            for name, pids in processes.items()
+        ),
+        engine_pss_bytes=process_pss(os.getpid()),
+        private_bytes=private,
+    )
 
 
 @asynccontextmanager
