@@ -20,6 +20,7 @@ from statefork.engine.errors import (
     ActionTimeout,
     InDoubt,
     LeaseRevoked,
+    PartialFork,
     ResourceFailed,
     TransitionAborted,
 )
@@ -31,7 +32,6 @@ EXIT_CANNOT = 2
 EXIT_UNKNOWN = 3
 EXIT_INTERRUPTED = 130
 
-_FAILED = (ActionFailed, TransitionAborted, ResourceFailed)
 _UNKNOWN = (ActionTimeout, LeaseRevoked, InDoubt, EngineLost)
 
 
@@ -47,6 +47,9 @@ class InternalError(StateforkError):
     code = "internal"
 
 
+_FAILED = (ActionFailed, TransitionAborted, PartialFork, ResourceFailed, InternalError)
+
+
 def _codes(kinds: tuple[type[StateforkError], ...]) -> frozenset[str]:
     found = {kind.code for kind in kinds}
     for kind in kinds:
@@ -54,11 +57,11 @@ def _codes(kinds: tuple[type[StateforkError], ...]) -> frozenset[str]:
     return frozenset(found)
 
 
-def exit_status(error: StateforkError) -> int:
+def exit_status(code: str) -> int:
     """The exit status of an error, by its code: errors that an engine reported from afar have no class here."""
-    if error.code in _codes(_UNKNOWN):
+    if code in _codes(_UNKNOWN):
         return EXIT_UNKNOWN
-    return EXIT_NOT_AS_IT_SHOULD_BE if error.code in _codes(_FAILED) or error.code == "internal" else EXIT_CANNOT
+    return EXIT_NOT_AS_IT_SHOULD_BE if code in _codes(_FAILED) else EXIT_CANNOT
 
 
 def debugging() -> bool:
@@ -81,6 +84,6 @@ def as_json(error: StateforkError) -> dict[str, Any]:
             "message": error.message,
             "hint": error.hint,
             "facts": error.facts,
-            "exit_status": exit_status(error),
+            "exit_status": exit_status(error.code),
         }
     }

@@ -120,6 +120,9 @@ def _root(
 _root.__doc__ = HELP
 
 
+app = make_app()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Ends the process with the status that :mod:`faults` documents."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -129,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def invoke(words: list[str]) -> int:
     """Run one command line and return its exit status. Never raises."""
     try:
-        result = make_app()(args=words, prog_name="statefork", standalone_mode=False)
+        result = app(args=words, prog_name="statefork", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except StateforkError as error:
         return _tell(error, words)
@@ -184,4 +187,4 @@ def _tell(error: StateforkError, words: list[str]) -> int:
         print(json.dumps(as_json(error), indent=2, ensure_ascii=False, default=str))
     else:
         print(one_line(error), file=sys.stderr)
-    return exit_status(error)
+    return exit_status(error.code)

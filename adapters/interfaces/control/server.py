@@ -40,7 +40,7 @@ def application(engine: Engine) -> Starlette:
     async def call(request: HttpRequest) -> Response:
         verb = VERBS.get(request.path_params["verb"])
         if verb is None:
-            return _error(404, "unknown_verb", f"there is no verb {request.path_params['verb']!r}")
+            return _error(404, "usage", f"there is no verb {request.path_params['verb']!r}")
         try:
             asked = msgspec.json.decode(await request.body() or b"{}", type=verb.request)
         except msgspec.DecodeError as error:

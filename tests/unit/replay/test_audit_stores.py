@@ -1,0 +1,221 @@
+"""The audit of a state directory: a journal on disk, its blobs, and the stores' own records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from statefork.adapters.resources import memory, sqlite
+from statefork.engine.contract import parse_contract
+from statefork.engine.kernel import open_kernel
+from statefork.engine.ports import Services
+from statefork.journal.store import open_state
+from statefork.journal.values import Moment
+from statefork.replay.audit import Report, audit, journal_length
+
+CONTRACT = """
+[contract]
+name = "notes"
+[resources.db]
+adapter = "sqlite"
+base = "notes.sqlite3"
+[resources.page]
+adapter = "memory"
+"""
+
+
+async def live(state: Path) -> None:
+    """A little history: a snapshot, a restore, a fork, a reset, an input with a body; one environment stays open."""
+    with closing(sqlite3.connect(state.parent / "notes.sqlite3", isolation_level=None)) as base:
+        base.execute("create table if not exists note (text text)")
+    contract = parse_contract(CONTRACT, "notes.toml")
+    async with open_state(state, write=True) as opened:
+        services = Services(state=state, journal=opened.journal.id, blobs=opened.blobs, base_dir=state.parent)
+        world = memory.MemoryWorld()
+        resources = {
+            "db": sqlite.make("db", contract.convert("db", sqlite.Options), services),
+            "page": memory.MemoryResource("page", memory.Options(), world, opened.journal.id),
+        }
+        async with open_kernel(
+            journal=opened.journal, contract=contract, resources=resources, blobs=opened.blobs
+        ) as kernel:
+            await kernel.create("a")
+            for number in range(3):
+                await kernel.act("a", {"do": "put", "key": "k", "value": number})
+                path = kernel.bindings("a")["db"].address["path"]
+                with closing(sqlite3.connect(str(path), isolation_level=None)) as database:
+                    database.execute("insert into note values (?)", (str(number),))
+                await kernel.snapshot("a")
+            async with kernel.lease("a", "curl") as lease:
+                kernel.record_input(
+                    lease, method="POST", url="http://notes.example/", headers={}, body=b"tea", status=200
+                )
+            await kernel.restore("a", Moment(env="a", generation=2))
+            await kernel.fork(Moment(env="a", generation=3), ("b", "c"))
+            await kernel.reset("b")
+            await kernel.retire("c")
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state directory that every test gets a copy of."""
+    state = tmp_path_factory.mktemp("audit") / "state"
+    state.mkdir()
+    anyio.run(live, state, backend="trio")
+    return state
+
+
+@pytest.fixture
+def state(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "state"))
+
+
+def edit(state: Path, statement: str, *values: object) -> None:
+    """Somebody with an SQLite tool."""
+    with closing(sqlite3.connect(state / "journal.sqlite3", isolation_level=None)) as journal:
+        assert journal.execute(statement, values).rowcount
+
+
+def found(report: Report) -> list[str]:
+    """The invariants that were found broken."""
+    return sorted({finding.invariant for finding in report.findings})
+
+
+def test_a_sound_state_directory_is_clean(state: Path) -> None:
+    report = audit(state)
+    assert report.clean, list(report.lines())
+    assert report.events == journal_length(state) > 20
+    assert all(checked.looked_at for checked in report.checked), report.checked
+
+
+def test_it_can_be_audited_while_an_engine_runs(template: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+
+    async def both() -> None:
+        async with open_state(state, write=True):
+            assert audit(state).clean
+
+    anyio.run(both, backend="trio")
+
+
+def test_no_journal_is_unreadable(tmp_path: Path) -> None:
+    report = audit(tmp_path)
+    assert report.exit_code == 2
+    assert "no journal" in report.unreadable[0]
+    assert journal_length(tmp_path) == 0
+
+
+def test_a_file_that_is_no_database_is_unreadable(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite3").write_bytes(b"not a database at all, but long enough to be taken for one" * 50)
+    assert audit(tmp_path).exit_code == 2
+
+
+def flip(state: Path) -> None:
+    edit(state, "update events set event = replace(event, 'snapshot', 'snapshos') where position = 12")
+
+
+def cut_off(state: Path) -> None:
+    edit(state, "delete from events where position = (select max(position) from events)")
+
+
+def gap(state: Path) -> None:
+    edit(state, "delete from events where position = 15")
+
+
+def change_hash(state: Path) -> None:
+    edit(state, "update events set hash = ? where position = 9", "0" * 64)
+
+
+def lose_blob(state: Path) -> None:
+    (blob,) = state.glob("blobs/[0-9a-f][0-9a-f]/*")
+    blob.unlink()
+
+
+def change_blob(state: Path) -> None:
+    (blob,) = state.glob("blobs/[0-9a-f][0-9a-f]/*")
+    blob.chmod(0o644)
+    blob.write_bytes(b"coffee")
+
+
+def lose_version(state: Path) -> None:
+    sealed = min(state.glob("resources/db/layers/a-e1-*/*"))
+    sealed.unlink()
+
+
+def lose_record(state: Path) -> None:
+    min(state.glob("resources/db/sealed/a-e1-*.json")).unlink()
+
+
+def lose_layer(state: Path) -> None:
+    layer = min(state.glob("resources/db/layers/a-e1-*"))
+    for file in layer.iterdir():
+        file.unlink()
+    layer.rmdir()
+
+
+def share_a_branch(state: Path) -> None:
+    for name in ("x", "y"):
+        record = {"handle": {"id": name, "data": {"path": "resources/db/branches/x/db"}}, "layers": [], "upper": ""}
+        (state / "resources/db/branches").mkdir(exist_ok=True)
+        (state / f"resources/db/branches/{name}.json").write_text(json.dumps(record))
+
+
+def write_a_sealed_layer(state: Path) -> None:
+    sealed = json.loads(min(state.glob("resources/db/sealed/a-e1-*.json")).read_bytes())
+    record = {"handle": {"id": "x", "data": {}}, "layers": [], "upper": sealed["layers"][0]}
+    (state / "resources/db/branches").mkdir(exist_ok=True)
+    (state / "resources/db/branches/x.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("damage", "invariants"),
+    [
+        (flip, ["I10"]),
+        (cut_off, ["I10"]),
+        (gap, ["I10"]),
+        (change_hash, ["I10"]),
+        (lose_blob, ["I5"]),
+        (change_blob, ["I5"]),
+        (lose_version, ["I5"]),
+        (lose_record, ["I5"]),
+        (lose_layer, ["I5", "I6"]),
+        (share_a_branch, ["I6"]),
+        (write_a_sealed_layer, ["I6"]),
+    ],
+)
+def test_damage_is_found(state: Path, damage: Callable[[Path], None], invariants: list[str]) -> None:
+    damage(state)
+    report = audit(state)
+    assert set(invariants) <= set(found(report)), list(report.lines())
+    if damage not in (flip, gap, cut_off):  # a lost event makes others look wrong, too
+        assert found(report) == invariants, list(report.lines())
+    assert report.exit_code == 1
+
+
+def test_without_stores_only_the_journal_is_looked_at(state: Path) -> None:
+    lose_blob(state)
+    assert audit(state, stores=False).clean
+
+
+def test_what_can_not_be_read_is_unreadable_and_no_violation(state: Path) -> None:
+    (blob,) = state.glob("blobs/[0-9a-f][0-9a-f]/*")
+    blob.unlink()
+    blob.mkdir()
+    report = audit(state)
+    assert not report.findings
+    assert report.exit_code == 2
+
+
+def test_a_record_that_is_not_json_is_unreadable_and_no_violation(state: Path) -> None:
+    (state / "resources/db/sealed/stray.json").write_text("{")
+    report = audit(state)
+    assert not report.findings
+    assert report.exit_code == 2
