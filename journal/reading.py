@@ -14,7 +14,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from statefork.journal.codec import Codec, corrupt
-from statefork.journal.errors import JournalError, StateMissing
+from statefork.journal.errors import JournalError, JournalUnavailable, StateMissing
 from statefork.journal.eventfile import Chunk, EventFile, is_journal, primary_code, translated
 from statefork.journal.events import JournalCreated
 from statefork.journal.log import Recorded
@@ -135,8 +135,14 @@ async def open_sqlite_reader(path: Path) -> AsyncIterator[SqliteReader]:
 
 
 def _open(path: Path, stack: ExitStack) -> SqliteReader:
-    if not path.exists():
-        raise missing(path)
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise missing(path) from None
+    except OSError as error:
+        raise JournalUnavailable(
+            f"The journal {path} can't be read: {error.strerror}", hint="Give read permission", path=str(path)
+        ) from error
     with translated(path, 0):
         connection = connect_for_reading(path, stack)
         filled = is_journal(connection, path)

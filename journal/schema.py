@@ -123,13 +123,12 @@ FROM events e WHERE {_is("evaluation.recorded")} ORDER BY e.position""",
 def create_schema(connection: sqlite3.Connection) -> None:
     """Make what is missing, and bring the views up to date. Repeatable: a crash in between does no harm."""
     database = sqlite_utils.Database(connection, execute_plugins=False)
-    events = database.table("events")
+    events, streams = database.table("events"), database.table("streams")
     if not events.exists():
         columns = {"position": int, "stream": str, "version": int, "event": str, "hash": str}
         events.create(columns, pk="position", not_null=set(columns))
-        database.table("streams").create(
-            {"stream": str, "version": int, "hash": str}, pk="stream", not_null={"version"}
-        )
+    if not streams.exists():
+        streams.create({"stream": str, "version": int, "hash": str}, pk="stream", not_null={"version", "hash"})
     events.create_index(["stream", "version"], unique=True, if_not_exists=True)
     for name, query in VIEWS.items():
         database.create_view(name, query.strip(), replace=True)
