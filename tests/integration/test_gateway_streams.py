@@ -6,59 +6,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-import anyio.abc
 import pytest
-from wsproto import ConnectionType, WSConnection
-from wsproto.events import (
-    AcceptConnection,
-    BytesMessage,
-    CloseConnection,
-    Event,
-    Message,
-    Ping,
-    Pong,
-    RejectConnection,
-    TextMessage,
-)
+from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, RejectConnection, TextMessage
 from wsproto.events import Request as Handshake
 
 from statefork.adapters.interfaces.gateway import Limits
 from statefork.engine.tickets import verify
 from tests.integration.gateway_rig import Rig, open_rig
+from tests.integration.gateway_streams_kit import Socket, handshake
 from tests.integration.upstream_kit import KEY
 
 pytestmark = pytest.mark.anyio
-
-
-class Socket:
-    """A WebSocket client."""
-
-    def __init__(self, stream: anyio.abc.SocketStream) -> None:
-        self.stream = stream
-        self.frames = WSConnection(ConnectionType.CLIENT)
-
-    async def send(self, event: Event) -> None:
-        """Send one event."""
-        await self.stream.send(self.frames.send(event))
-
-    async def next(self) -> Event:
-        """The next event; whole messages only."""
-        parts: list[str | bytes | bytearray] = []
-        with anyio.fail_after(10):
-            while True:
-                for event in self.frames.events():
-                    if isinstance(event, Message):
-                        parts.append(event.data)
-                        if not event.message_finished:
-                            continue
-                        if isinstance(event, TextMessage):
-                            return TextMessage(data="".join(str(part) for part in parts))
-                        return BytesMessage(data=b"".join(bytes(part) for part in parts if not isinstance(part, str)))
-                    return event
-                try:
-                    self.frames.receive_data(await self.stream.receive())
-                except (anyio.EndOfStream, anyio.BrokenResourceError):
-                    return CloseConnection(1006, "broken")
 
 
 @asynccontextmanager
@@ -66,14 +24,8 @@ async def open_socket(rig: Rig, how: str) -> AsyncIterator[Socket]:
     """A WebSocket to the application: as Chromium does it (CONNECT, then the handshake), or on the base URL."""
     port = rig.proxy.port if how == "tunnel" else rig.site.port
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-        if how == "tunnel":
-            await stream.send(b"CONNECT shop.example:80 HTTP/1.1\r\nHost: shop.example:80\r\n\r\n")
-            assert (await stream.receive()).startswith(b"HTTP/1.1 200")
-        socket = Socket(stream)
         host = "shop.example" if how == "tunnel" else f"127.0.0.1:{port}"
-        await socket.send(Handshake(host=host, target="/ws"))
-        assert isinstance(await socket.next(), AcceptConnection)
-        yield socket
+        yield await handshake(stream, host, tunnel=how == "tunnel")
 
 
 @pytest.mark.parametrize("how", ["tunnel", "site"])

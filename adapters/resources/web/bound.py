@@ -227,6 +227,16 @@ class Registry:
             old.cut()
         return bound
 
+    def cut_off(self, env: str, epoch: int) -> Bound | None:
+        """End what runs for a binding now, and go on with a fresh binding to the same stores. Returns the old one."""
+        with self._lock:
+            old = self._bounds.get((env, epoch))
+            if old is None:
+                return None
+            self._bounds[env, epoch] = Bound(old.identity, old.stores, self._on_idle)
+        old.cut()
+        return old
+
     def find(self, env: str, epoch: int) -> Bound | None:
         """The binding of an environment's epoch, if there is one."""
         with self._lock:

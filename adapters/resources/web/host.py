@@ -60,6 +60,7 @@ class Control:
         self._listening: threading.Thread | None = None
         self._server: Any = None
         self._configured: dict[str, Any] = {}
+        self._cut: dict[tuple[str, int], list[Bound]] = {}  # ended while something ran for them
 
     def _tell(self, message: dict[str, Any]) -> None:
         with self._lock:
@@ -128,10 +129,10 @@ class Control:
     def do_release(self, *, env: str, epoch: int) -> Any:
         """Evict: cut off what still runs, close connections and cache slices in all threads. Names what lives on."""
         bound = self.registry.release(env, epoch)
-        if bound is None:
-            return {"living": []}
-        self.stack.released(bound)
-        return {"living": bound.at_work()}
+        if bound is not None:
+            self.stack.released(bound)
+        ended = [*self._cut.pop((env, epoch), ()), *([bound] if bound is not None else [])]
+        return {"living": _names(ended)}
 
     def do_quiesce(self, *, env: str, epoch: int) -> Any:
         """Close every connection and let none be opened until ``thaw``."""
@@ -153,12 +154,18 @@ class Control:
         return {"pending": bound.pending() if bound else []}
 
     def do_terminate(self, *, env: str, epoch: int) -> Any:
-        """Cut the environment off from its stores for ever, and name what still runs."""
-        bound = self._find(env, epoch)
-        if bound is None:
-            return {"living": []}
-        bound.cut()
-        return {"living": bound.at_work()}
+        """Cut what runs now off from the stores for ever; new requests are served. Names what still runs."""
+        old = self.registry.cut_off(env, epoch)
+        if old is not None:
+            self._cut.setdefault((env, epoch), []).append(old)
+        return self.do_living(env=env, epoch=epoch)
+
+    def do_living(self, *, env: str, epoch: int) -> Any:
+        """What was cut off and has not ended."""
+        living = [bound for bound in self._cut.pop((env, epoch), ()) if bound.at_work()]
+        if living:
+            self._cut[env, epoch] = living
+        return {"living": _names(living)}
 
     def do_stats(self) -> Any:
         """What the server holds now."""
@@ -170,6 +177,10 @@ class Control:
                 for b in self.registry.all()
             ],
         }
+
+
+def _names(bounds: list[Bound]) -> list[str]:
+    return [name for bound in bounds for name in bound.at_work()]
 
 
 def main() -> None:

@@ -258,9 +258,7 @@ class WebResource:
         site = self._sites.get(env)
         if site is not None and binding is not None:
             await site.end(binding.identity)
-        await self.server.call("terminate", env=env, epoch=epoch)
-        with anyio.move_on_after(self.options.grace_s):
-            await self.server.idle(env, epoch)
+        await self.server.terminate(env, epoch, self.options.grace_s)
         await self.server.release(env, epoch)
 
     async def quiesce(self, branch: Branch) -> None:
@@ -283,15 +281,15 @@ class WebResource:
     async def drained(self, branch: Branch) -> None:
         """Return when nothing is pending."""
         self._mine(branch)
-        await self.server.idle(branch.env, branch.epoch)
+        await self.server.idle(branch.env, branch.epoch, self.server.pending)
 
     async def terminate(self, branch: Branch) -> tuple[str, ...]:
-        """Cut whatever runs off from the stores, give it a moment to end, and name what lives on."""
+        """Cut whatever runs off from the stores, give it a moment to end, and name what lives on.
+
+        New requests are served: a transition that is given up after this leaves a whole environment behind.
+        """
         self._mine(branch)
-        await self.server.call("terminate", env=branch.env, epoch=branch.epoch)
-        with anyio.move_on_after(self.options.grace_s):
-            await self.server.idle(branch.env, branch.epoch)
-        return await self.server.pending(branch.env, branch.epoch)
+        return await self.server.terminate(branch.env, branch.epoch, self.options.grace_s)
 
 
 async def _ask(port: int, origin: str, path: str, headers: str) -> tuple[int, str]:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any
@@ -149,15 +149,26 @@ class AppServer:
         """What must end before the environment is quiet."""
         return tuple((await self.call("pending", env=env, epoch=epoch))["pending"])
 
-    async def idle(self, env: str, epoch: int) -> None:
-        """Return when nothing is pending."""
+    async def living(self, env: str, epoch: int) -> tuple[str, ...]:
+        """What was cut off by ``terminate`` and has not ended."""
+        return tuple((await self.call("living", env=env, epoch=epoch))["living"])
+
+    async def idle(self, env: str, epoch: int, still: Callable[[str, int], Awaitable[tuple[str, ...]]]) -> None:
+        """Return when ``still`` (pending, or living) names nothing. The server tells whenever that may have changed."""
         while True:
             told: Future[None] = Future()
             with self._lock:
                 self._idle_waiters.setdefault((env, epoch), []).append(told)
-            if not await self.pending(env, epoch):
+            if not await still(env, epoch):
                 return
             await result_of(told)
+
+    async def terminate(self, env: str, epoch: int, within_s: float) -> tuple[str, ...]:
+        """Cut what runs now off from the stores; the names of what has not ended ``within_s`` seconds later."""
+        if (await self.call("terminate", env=env, epoch=epoch))["living"]:
+            with anyio.move_on_after(within_s):
+                await self.idle(env, epoch, self.living)
+        return await self.living(env, epoch)
 
     async def call(self, op: str, **arguments: Any) -> Any:
         """One operation. Waits for a restart in progress. Raises ResourceBusy, ResourceFailed, RuntimeDied."""
