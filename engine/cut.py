@@ -33,10 +33,12 @@ async def take_cut(
 
     async def quiesce(name: str) -> None:
         run.quiesced.add(name)
-        await resources[name].quiesce(context.branches[name])
+        with run.timer(f"quiesce {name}"):
+            await resources[name].quiesce(context.branches[name])
 
     async def seal(name: str) -> None:
-        run.sealed[name] = await resources[name].seal(context.branches[name])
+        with run.timer(f"seal {name}"):
+            run.sealed[name] = await resources[name].seal(context.branches[name])
 
     async def mark(name: str) -> None:
         marks[name] = await resources[name].write_mark(context.branches[name])
