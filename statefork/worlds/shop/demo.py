@@ -52,7 +52,7 @@ ROLES = (
     Role("changes a name", agents.edit_profile, evaluators.renamed),
     Role("reviews the same article", agents.write_review, evaluators.reviewed),
 )
-FORKED, RESET, RESTORED = 0, 2, 3  # which of them is forked, reset, restored
+FORKED, COPIED, RESET, RESTORED = range(4)  # what happens afterwards to the first four
 
 ENDINGS = {
     "new-address": Role(
@@ -73,6 +73,7 @@ ENDINGS = {
     "gives-up": Role("empties the basket and leaves", agents.abandon, evaluators.abandoned),
 }
 REPLAYED = "bicycle"
+FORK_MANY = f"fork, {len(ENDINGS)} at once"
 
 
 class Camera:
@@ -136,6 +137,7 @@ class Demo:
         await self.create()
         await self.everybody(self._work)
         await self.fork()
+        await self.copy()
         await self.reset()
         await self.restore()
         await self.replay()
@@ -166,13 +168,25 @@ class Demo:
             return
         async with self.step(parent.env.name, f"forked into {len(ENDINGS)} siblings in mid-checkout"):
             names = [f"{parent.env.name}-{ending}" for ending in ENDINGS]
-            children = await self.engine.fork(parent.env.name, n=len(names), names=names)
+            async with self.timed(FORK_MANY):
+                children = await self.engine.fork(parent.env.name, n=len(names), names=names)
             for child, role in zip(children, ENDINGS.values(), strict=True):
                 self.enter(child, role, origin=str(child.capsule.parent), seed=parent.shopper.seed)
             async with anyio.create_task_group() as group:
                 for child in children:
                     group.start_soon(self._end, self.cast[child.name])
             await self.judge(parent, evaluators.in_mid_checkout, "untouched by its siblings")
+
+    async def copy(self) -> None:
+        """One more fork, of a live environment and alone, for its time: the copy must be judged like the original."""
+        member = self.member(COPIED)
+        if member is None:
+            return
+        async with self.step(member.env.name, "forked once more, alone; the copy is judged the same and retired"):
+            async with self.timed("fork"):
+                (child,) = await self.engine.fork(member.env.name)
+            await self.judge(member, member.role.judge, "its copy is the same", of=child)
+            await child.retire()
 
     async def reset(self) -> None:
         """Back to the origin: as if nothing had been done."""
@@ -232,10 +246,10 @@ class Demo:
             await member.role.agent(member.shopper)
             await self.judge(member, member.role.judge, member.role.task)
 
-    async def judge(self, member: Cast, judge: Judge, what: str) -> None:
-        """Evaluate, under one generation, and keep what was found."""
+    async def judge(self, member: Cast, judge: Judge, what: str, *, of: Environment | None = None) -> None:
+        """Evaluate (the member, or a copy of it), under one generation, and keep what was found."""
         check = Evaluate(judge, member.shopper)
-        await member.env.evaluate(check, name=what)
+        await (of or member.env).evaluate(check, name=what)
         assert check.score is not None
         self.checked[member.env.name].append(
             Checked(what=what, generation=check.generation, score=check.score.value, facts=check.score.detail())
@@ -251,6 +265,10 @@ class Demo:
     def member(self, index: int) -> Cast | None:
         """The environment that has this place in the cast; None where it could not be made."""
         return self.cast.get(f"{self.prefix}-{index + 1}")
+
+    def operation(self, env: str, op: str) -> str:
+        """Under which name ``ready_ms`` has an operation that the journal tells of."""
+        return FORK_MANY if op == "fork" and env in self.cast else op
 
     async def everybody(self, work: Callable[[Cast], Any]) -> None:
         """All environments at once; each on its own."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -119,39 +118,32 @@ async def _environment(demo: Demo, member: Cast) -> EnvironmentReport:
 
 async def _timings(engine: Engine, demo: Demo, after: int) -> tuple[Timing, ...]:
     """Medians per operation; the parts come from what the engine journaled with each published generation."""
-    phases: dict[str, list[dict[str, float]]] = defaultdict(list)
+    phases: dict[str, list[dict[str, float]]] = {what: [] for what in demo.ready_ms}
     async for recorded in engine.journal.read(after=after):
-        if isinstance(recorded.event, GenerationPublished) and recorded.event.env in demo.cast:
-            phases[recorded.event.op].append(recorded.event.timings_ms)
-    found = []
-    for op in ("create", "snapshot", "fork", "reset", "restore"):
-        if not phases[op]:
-            continue
-        ready = demo.ready_ms[op] or [_whole(parts) for parts in phases[op]]
-        found.append(
-            Timing(
-                op=op,
-                times=len(phases[op]),
-                ready_ms=_median(ready),
-                stores_ms=_median([_part(parts, STORES) for parts in phases[op]]),
-                browser_ms=_median([_part(parts, BROWSER) for parts in phases[op]]),
-                server_ms=_median([_part(parts, SERVER) for parts in phases[op]]),
-            )
+        event = recorded.event
+        if isinstance(event, GenerationPublished) and (what := demo.operation(event.env, event.op)) in phases:
+            phases[what].append(event.timings_ms)
+    return tuple(
+        Timing(
+            op=what,
+            times=len(ready),
+            ready_ms=_median(ready),
+            stores_ms=_median([_slowest(parts, STORES) for parts in phases[what]]),
+            browser_ms=_median([_slowest(parts, BROWSER) for parts in phases[what]]),
+            server_ms=_median([_slowest(parts, SERVER) for parts in phases[what]]),
         )
-    return tuple(found)
+        for what, ready in demo.ready_ms.items()
+        if ready and phases[what]
+    )
 
 
 def _median(values: list[float]) -> float:
     return round(statistics.median(values), 2)
 
 
-def _part(parts: Mapping[str, float], resources: tuple[str, ...]) -> float:
-    """Milliseconds spent on these resources: phases are called ``<what> <resource>``."""
-    return sum(ms for phase, ms in parts.items() if phase.partition(" ")[2] in resources)
-
-
-def _whole(parts: Mapping[str, float]) -> float:
-    return sum(ms for phase, ms in parts.items() if " " not in phase)
+def _slowest(parts: Mapping[str, float], resources: tuple[str, ...]) -> float:
+    """Milliseconds of the resource that took longest; phases are called ``<what> <resource>``."""
+    return max(sum(ms for phase, ms in parts.items() if phase.partition(" ")[2] == name) for name in resources)
 
 
 def _memory(demo: Demo) -> Memory | None:
