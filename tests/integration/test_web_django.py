@@ -304,7 +304,7 @@ async def test_a_crashed_server_comes_back_on_its_port_with_its_bindings(base: P
         await world.web.probe(a.binding)
         assert (world.web.server.port, world.web.server.restarts) == (port, 1)
         assert world.web.server.pid != pid
-        assert world.web.roots() == (world.web.server.pid,)
+        assert world.web.process_ids() == (world.web.server.pid,)
         assert (await a.client.get("/notes/")).json() == {"titles": ["first", "kept"]}
         assert (await b.client.get("/notes/")).json() == {"titles": ["first"]}
 

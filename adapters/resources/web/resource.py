@@ -84,7 +84,7 @@ class WebResource:
         self._bindings.clear()
         await self.server.stop()
 
-    def roots(self) -> tuple[int, ...]:
+    def process_ids(self) -> tuple[int, ...]:
         """The server's pid (see engine.ports.Resident); empty while it is down."""
         return (self.server.pid,) if self.server.pid else ()
 
