@@ -123,6 +123,8 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="holds no earlier demo"):
         show.refuse_foreign(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    (tmp_path / "worlds" / "shop-0123.partial").mkdir(parents=True)
+    show.refuse_foreign(tmp_path)
 
 
 def run(*arguments: str) -> tuple[int, str]:

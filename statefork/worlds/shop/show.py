@@ -72,9 +72,7 @@ def refuse_foreign(state: Path) -> None:
     """Raise ContractError when the directory holds something that no demo made."""
     if not state.exists() or not any(state.iterdir()):
         return
-    worlds = state / "worlds"
-    ours = (state / "journal.sqlite3").is_file() and (not worlds.is_dir() or any(worlds.glob("shop-*")))
-    if not ours:
+    if not any((state / "worlds").glob("shop-*")):  # even the beginning of a base shows whose directory it is
         raise ContractError(
             f"{state} is not empty and holds no earlier demo",
             hint="Name another directory with --state",
@@ -193,6 +191,10 @@ def _problems(demo: Demo, members: list[EnvironmentReport], audited: Audited) ->
                 found.append(f"{member.name}: {check.what} (generation {check.generation}): {wrong}")
     if len(members) != demo.expected:
         found.append(f"{len(members)} environments took part instead of {demo.expected}")
+    memory = _memory(demo)
+    measured = {runtime.name: runtime.processes for runtime in memory.runtimes} if memory is not None else {}
+    if measured.keys() != {*SERVER, *BROWSER} or measured[SERVER[0]] != 1:
+        found.append(f"one server process and one browser should serve all; found {measured}")
     if demo.replayed is None:
         found.append("no environment was replayed")
     if not audited.clean:
