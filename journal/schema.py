@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 
-import sqlite_utils
-
 FORMAT = 1
 """The layout's version, in the file's ``user_version``. Views may change without a new one; tables may not."""
 
@@ -122,6 +120,8 @@ FROM events e WHERE {_is("evaluation.recorded")} ORDER BY e.position""",
 
 def create_schema(connection: sqlite3.Connection) -> None:
     """Make what is missing, and bring the views up to date. Repeatable: a crash in between does no harm."""
+    import sqlite_utils  # only writers need it, and it takes as long to load as the rest of a reading command
+
     database = sqlite_utils.Database(connection, execute_plugins=False)
     events, streams = database.table("events"), database.table("streams")
     if not events.exists():

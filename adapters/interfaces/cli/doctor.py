@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import psutil
 import typer
 
 from statefork.adapters.interfaces.cli.faults import EXIT_CANNOT
@@ -126,6 +125,8 @@ def _directory(state: Path) -> Iterator[Finding]:
 
 def _file_system(place: Path) -> str:
     """The type of the file system that holds a directory: of the mount point with the longest matching path."""
+    import psutil
+
     best, kind = -1, "unknown"
     for mount in psutil.disk_partitions(all=True):
         if place.is_relative_to(mount.mountpoint) and len(mount.mountpoint) > best:

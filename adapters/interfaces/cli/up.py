@@ -6,7 +6,6 @@ import json
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,6 @@ from anyio.abc import TaskStatus
 
 from statefork.adapters.interfaces.cli.options import STATE, StateOption
 from statefork.adapters.interfaces.cli.output import Out
-from statefork.adapters.interfaces.cli.reading import run
 
 EXAMPLES = """
     statefork up shop                     a packaged world
@@ -41,7 +39,7 @@ def up(
     and lost actions are named.
     """
     out = Out()
-    if not run(partial(_serve, contract, state, out, as_json)):
+    if not anyio.run(_serve, contract, state, out, as_json, backend="trio"):
         raise KeyboardInterrupt
 
 

@@ -6,14 +6,16 @@ import errno
 import json
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import msgspec
 
 from statefork.adapters.interfaces.control.address import socket_address, socket_path
 from statefork.adapters.interfaces.control.protocol import Request, error_from
 from statefork.journal.errors import StateforkError
+
+if TYPE_CHECKING:
+    import httpx
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -58,6 +60,8 @@ class Control:
     def _send(self, method: str, path: str, body: bytes) -> httpx.Response:
         if not engine_runs(self._state):
             raise self._nobody()
+        import httpx  # takes longer than most commands do
+
         with socket_address(self._state) as address:
             transport = httpx.HTTPTransport(uds=address)
             timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
