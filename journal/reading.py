@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 from anyio.to_thread import run_sync
 
-from statefork.journal.codec import Codec, corrupt
+from statefork.journal.codec import Chain, Codec, corrupt
 from statefork.journal.errors import JournalError, JournalUnavailable, StateMissing
 from statefork.journal.eventfile import Chunk, EventFile, is_journal, primary_code, translated
 from statefork.journal.events import JournalCreated
@@ -59,7 +59,9 @@ class Scan:
         if count <= 0:
             self._ended = True
             return
-        chunk = await run_sync(self._read, count)
+        chain = self._chain.copy()  # if asyncio cancels us while the thread reads, nothing here has moved
+        chunk = await run_sync(self._read, count, chain)
+        self._chain = chain
         self._error = chunk.error
         self._ended = chunk.ended
         self._buffer.extend(chunk.events)
@@ -68,8 +70,8 @@ class Scan:
         if self._left is not None:
             self._left -= len(chunk.events)
 
-    def _read(self, count: int) -> Chunk:
-        return self._file.chunk(self._after, self._stream, count, self._chain, check_end=self._check_end)
+    def _read(self, count: int, chain: Chain) -> Chunk:
+        return self._file.chunk(self._after, self._stream, count, chain, check_end=self._check_end)
 
 
 class SqliteReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -9,13 +10,16 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from statefork.journal.conformance import everything, note, texts, to
 from statefork.journal.errors import BlobMissing, JournalCorrupt, JournalUnavailable, StateLocked, StateMissing
+from statefork.journal.eventfile import EventFile
 from statefork.journal.lock import StateLock
 from statefork.journal.schema import VIEWS
 from statefork.journal.sqlite import open_sqlite_journal
@@ -269,6 +273,34 @@ async def test_riders_reach_the_disk_without_anybody_waiting(tmp_path: Path) -> 
         with anyio.fail_after(30):
             assert [(await anext(events)).position for _ in range(2)] == [2, 3]
         assert journal.stats.commits == 2
+
+
+def test_a_read_that_asyncio_cancels_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``asyncio.wait_for(anext(events))`` cancels the task while the thread reads; the events must still come."""
+    reading, go_on = threading.Event(), threading.Event()
+    chunk = EventFile.chunk
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        found = chunk(*arguments, **options)
+        reading.set()
+        assert go_on.wait(30)
+        return found
+
+    async def main() -> None:
+        async with open_sqlite_journal(tmp_path / "journal.sqlite3") as journal:
+            await journal.append(to("env/a", "1", "2"))
+            async with journal.subscribe() as events:
+                with monkeypatch.context() as patch:
+                    patch.setattr(EventFile, "chunk", slow)
+                    task = asyncio.ensure_future(anext(events))
+                    assert await asyncio.to_thread(reading.wait, 30)
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                    go_on.set()
+                assert [(await anext(events)).position for _ in range(3)] == [1, 2, 3]
+
+    asyncio.run(main())
 
 
 def query(view: str, tmp_path: Path) -> list[dict[str, object]]:
