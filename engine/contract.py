@@ -244,7 +244,6 @@ class _Reading:
 
     def _resource(self, name: str, value: Any) -> ResourceSpec | None:
         path: KeyPath = ("resources", name)
-        before = len(self.problems)
         if (fault := _bad_name(name)) is not None:
             self._wrong(path, fault)
         if not isinstance(value, dict):
@@ -264,9 +263,7 @@ class _Reading:
         options = {key: option for key, option in value.items() if key not in _RESOURCE_KEYS}
         for key, option in options.items():
             self._plain((*path, key), option)
-        if len(self.problems) > before:
-            return None
-        return ResourceSpec(
+        return ResourceSpec(  # also of a wrong one: what else is wrong with it is told at the same time
             name=name, adapter=str(adapter), durability=durability, depends_on=depends_on, options=options
         )
 

@@ -18,6 +18,7 @@ from statefork.adapters.interfaces.control.client import EngineLost
 from statefork.engine.errors import (
     ActionFailed,
     ActionTimeout,
+    ContractError,
     InDoubt,
     LeaseRevoked,
     PartialFork,
@@ -70,8 +71,10 @@ def debugging() -> bool:
 
 
 def one_line(error: StateforkError) -> str:
-    """The error as the one line that people see."""
-    text = f"error[{error.code}]: {' '.join(error.message.split())}"
+    """The error as the one line that people see; of a contract with several problems, a line for each."""
+    several = isinstance(error, ContractError) and len(error.problems) > 1
+    lines = error.message.splitlines() if several else [error.message]
+    text = f"error[{error.code}]: " + "\n  ".join(" ".join(line.split()) for line in lines)
     text = text if text.endswith((".", "!", "?")) else f"{text}."
     return f"{text} {' '.join(error.hint.split())}".rstrip()
 
