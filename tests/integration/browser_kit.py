@@ -15,25 +15,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-
-from statefork.adapters.resources.browser import BrowserResource, Options, find_chromium, make
-from statefork.engine.errors import MissingDependency
+from statefork.adapters.resources.browser import Options, make
+from statefork.adapters.resources.browser.resource import BrowserResource
 from statefork.engine.ports import Needs, Owner, Route, Services
 from statefork.journal.values import Binding, Branch, Identity, Sealed
 
 PAGES = Path(__file__).parent / "browser_pages"
+SCRIPTS = Path(__file__).parent / "browser_scripts"
 
 
-def _missing() -> str:
-    try:
-        find_chromium()
-    except MissingDependency as missing:
-        return str(missing)
-    return ""
-
-
-needs_chromium = pytest.mark.skipif(bool(_missing()), reason=_missing() or "Chromium is here")
+def script(name: str) -> str:
+    """A script of the tests' own."""
+    return (SCRIPTS / f"{name}.js").read_text()
 
 
 class MemoryBlobs:
@@ -60,6 +53,8 @@ class Site:
         self.other = f"http://localhost:{port}"  # another origin of the same server
         self.log: list[tuple[str, str]] = []
         self.bodies: list[bytes] = []
+        self.failing = False  # every page answers 503
+        self.asked = threading.Event()  # /slow was asked for
         self.release = threading.Event()  # lets answers of /slow go
 
     def paths(self, *, method: str = "GET") -> list[str]:
@@ -95,12 +90,15 @@ def _handler(site: Callable[[], Site]) -> type[BaseHTTPRequestHandler]:
             site().log.append(("GET", path))
             page = PAGES / path.lstrip("/")
             match path:
+                case _ if site().failing:
+                    self.answer(b"<title>down</title>", status=503)
                 case "/login":
                     cookie = "session=alice; Path=/; HttpOnly; Max-Age=86400"
                     self.answer(b"<title>in</title>logged in", Set_Cookie=cookie)
                 case "/counted":
                     self.answer(b"<title>counted</title><p>counted", Set_Cookie=f"hits={len(site().log)}; Path=/")
                 case "/slow":
+                    site().asked.set()
                     site().release.wait(30)
                     self.answer(b"slow", "text/plain")
                 case "/file":

@@ -11,9 +11,9 @@ import pytest
 
 from statefork.adapters.resources.browser import actions as a
 from statefork.engine.errors import ActionFailed, InvalidAction
-from tests.integration.browser_kit import DoorGateway, browser, needs_chromium, serving
+from tests.integration.browser_kit import DoorGateway, browser, serving
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, needs_chromium]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 
 @pytest.fixture
@@ -124,11 +124,12 @@ async def test_equal_pages_have_equal_digests_and_the_tabs_count(tmp_path: Path)
 async def test_an_endless_request_does_not_hold_an_action_for_ever(tmp_path: Path) -> None:
     with serving() as site:
         async with browser(tmp_path, start=f"{site.base}/talk.html", settle_s=0.3) as kit:
-            branch, binding = await kit.fresh()
+            _, binding = await kit.fresh()
             assert (await kit.act(binding, a.Click(text="Slow"))).title == "talk"
             # What was under way before an action is not the action's: the next one need not wait for it at all.
             site.release.set()
-            await kit.raw(branch, "async () => { while (document.title !== 'slow') await new Promise(r => setTimeout(r, 5)) }")
+            async with kit.resource.raw(binding) as page:
+                await page.wait_for_function("document.title === 'slow'")
 
 
 async def test_requests_of_the_context_go_through_its_own_door(tmp_path: Path) -> None:

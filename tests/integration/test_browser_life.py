@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import anyio
 import psutil
@@ -20,10 +19,10 @@ from statefork.adapters.resources.browser import actions as a
 from statefork.adapters.resources.browser.bridge import AsyncioThread
 from statefork.engine.errors import NotReady, ResourceFailed, RuntimeDied
 from statefork.engine.ports import Needs, Owner
-from statefork.journal.values import Identity
-from tests.integration.browser_kit import Kit, browser, needs_chromium, serving
+from statefork.journal.values import Binding, Identity
+from tests.integration.browser_kit import Kit, Site, browser, script, serving
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, needs_chromium]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 ENGINE = """
 import sys, anyio, pathlib
@@ -105,7 +104,7 @@ async def test_a_cancelled_bind_or_action_leaves_nothing_running(tmp_path: Path)
             await kit.act(binding, a.Fill("#keys", value="x"))
             async with kit.resource.raw(binding) as page:
                 await page.evaluate("() => { pad.textContent = 'Nowhere'; document.title = 'calm' }")
-                await page.wait_for_timeout(300)
+                await page.evaluate(script("many_frames"))
             assert (await kit.resource.observe(binding)).title == "calm"
             await kit.resource.unbind(binding)
             await kit.resource.unbind(binding)
@@ -123,14 +122,7 @@ async def test_chromium_dying_under_an_action_is_told_at_once_and_it_is_started_
             host = kit.resource._host
             assert host is not None
             began = time.monotonic()
-            with pytest.raises(RuntimeDied):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(kill_when_waiting, host.browser_pid)
-                    try:
-                        await kit.act(binding, a.Click(text="Nowhere", timeout_ms=60_000))
-                    except RuntimeDied as died:
-                        failure: Exception = died
-                raise failure
+            await die_under_an_action(kit, site, binding, host.browser_pid)
             assert time.monotonic() - began < 5
             with pytest.raises(NotReady):
                 await kit.resource.probe(binding)
@@ -143,10 +135,17 @@ async def test_chromium_dying_under_an_action_is_told_at_once_and_it_is_started_
             assert kit.resource.launches == 2
 
 
-async def kill_when_waiting(pid: int) -> None:
-    """Kill Chromium from outside, with its action under way."""
-    await anyio.sleep(0.2)
-    os.kill(pid, signal.SIGKILL)
+async def die_under_an_action(kit: Kit, site: Site, binding: Binding, pid: int) -> None:
+    """Kill a process from outside while an action waits for the server's answer."""
+
+    async def kill() -> None:
+        await anyio.to_thread.run_sync(site.asked.wait, 20)
+        os.kill(pid, signal.SIGKILL)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kill)
+        with pytest.raises(RuntimeDied):
+            await kit.act(binding, a.Goto(f"{site.base}/slow"))
 
 
 async def test_a_dead_driver_is_replaced_too(tmp_path: Path) -> None:
@@ -156,7 +155,6 @@ async def test_a_dead_driver_is_replaced_too(tmp_path: Path) -> None:
         assert host is not None
         tree = kit.resource.process_ids()
         os.kill(host.driver_pid, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(host.driver_pid)] if psutil.pid_exists(host.driver_pid) else [], timeout=10)
         _, binding = await kit.fresh("after")
         await kit.resource.probe(binding)
         await all_gone(tree)
@@ -169,14 +167,7 @@ async def test_a_crashed_page_ends_its_own_context_only(tmp_path: Path) -> None:
             before = await renderer(kit, but=set())
             _, binding = await kit.fresh()
             (pid,) = await renderer(kit, but=before)
-            with pytest.raises(RuntimeDied):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(kill_when_waiting, pid)
-                    try:
-                        await kit.act(binding, a.Click(text="Nowhere", timeout_ms=60_000))
-                    except RuntimeDied as died:
-                        failure: Exception = died
-                raise failure
+            await die_under_an_action(kit, site, binding, pid)
             with pytest.raises(RuntimeDied):
                 await kit.resource.observe(binding)
             assert (await kit.resource.observe(other)).title == "talk"
@@ -187,30 +178,23 @@ async def test_a_crashed_page_ends_its_own_context_only(tmp_path: Path) -> None:
 
 async def all_gone(pids: tuple[int, ...]) -> None:
     """Wait until none of the processes is left."""
-    with anyio.fail_after(20):
-        while [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]:
-            await anyio.sleep(0.05)
+    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(left, timeout=20))
+    assert not alive
 
 
-async def test_killing_the_engine_leaves_no_process_and_no_temporary_file() -> None:
-    state = Path(tempfile.mkdtemp(prefix="sf"))
-    engine = subprocess.Popen(
-        [sys.executable, "-c", ENGINE, str(state)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        start_new_session=True,
-    )
-    assert engine.stdout is not None
-    pids = tuple(int(pid) for pid in engine.stdout.readline().split())
-    assert len(pids) > 3
-    os.kill(engine.pid, signal.SIGKILL)
-    engine.wait()
-    engine.stdout.close()
+async def test_killing_the_engine_leaves_no_process_and_no_temporary_file(tmp_path_factory: Any) -> None:
+    state = tmp_path_factory.mktemp("s")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", ENGINE, str(state)]
+    async with await anyio.open_process(command, env=environment, start_new_session=True, stderr=None) as engine:
+        assert engine.stdout is not None
+        pids = tuple(int(pid) for pid in (await engine.stdout.receive()).split())
+        assert len(pids) > 3
+        os.kill(engine.pid, signal.SIGKILL)
     await all_gone(pids)
-    with anyio.fail_after(20):
-        while any((state / "runtimes" / "browser.tmp").iterdir()):
-            await anyio.sleep(0.05)
-    shutil.rmtree(state)
+    scratch = state / "runtimes" / "browser.tmp"
+    assert not scratch.exists() or not list(scratch.iterdir())
 
 
 async def test_the_bridge_passes_results_errors_and_cancellation(tmp_path: Path) -> None:
@@ -226,8 +210,6 @@ async def test_the_bridge_passes_results_errors_and_cancellation(tmp_path: Path)
         raise KeyError("inside")
 
     async def stubborn() -> None:
-        import asyncio
-
         try:
             await asyncio.sleep(60)
         finally:

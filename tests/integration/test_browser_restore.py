@@ -1,81 +1,23 @@
-"""A profile comes back in another Chromium as it was: proved with raw evaluations, never through the code under test."""
+"""A profile comes back in another Chromium as it was: proved by raw evaluations, not through the code under test."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from statefork.adapters.resources.browser import actions as a
-from tests.integration.browser_kit import Kit, Site, browser, needs_chromium, serving
+from statefork.engine.errors import ResourceFailed
+from tests.integration.browser_kit import Kit, Site, browser, script, serving
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, needs_chromium]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "trio"
-
-
-FILL_DATABASE = """async () => {
-  const open = indexedDB.open("shop", 3);
-  open.onupgradeneeded = () => {
-    const goods = open.result.createObjectStore("goods", { keyPath: "id", autoIncrement: true });
-    goods.createIndex("by name", "name", { unique: true });
-    open.result.createObjectStore("odd");
-  };
-  const db = await new Promise(done => { open.onsuccess = () => done(open.result) });
-  const work = db.transaction(["goods", "odd"], "readwrite");
-  work.objectStore("goods").add({ name: "cup", at: new Date(86400000), tags: new Set(["a", "b"]) });
-  work.objectStore("goods").add({ name: "jug", size: new Map([["h", 3n]]) });
-  work.objectStore("goods").add({ name: "gone" });
-  work.objectStore("goods").delete(3);
-  const self = { bytes: new Uint8Array([1, 2, 255]), blob: new Blob(["blob"], { type: "text/plain" }), nan: NaN, not: undefined };
-  self.me = self;
-  work.objectStore("odd").put(self, ["key", 1]);
-  await new Promise(done => { work.oncomplete = done });
-  db.close();
-}"""
-
-READ_DATABASE = """async () => {
-  const open = indexedDB.open("shop");
-  const db = await new Promise(done => { open.onsuccess = () => done(open.result) });
-  const work = db.transaction(["goods", "odd"], "readwrite");
-  const ask = r => new Promise(done => { r.onsuccess = () => done(r.result) });
-  const jug = await ask(work.objectStore("goods").index("by name").get("jug"));
-  const cup = await ask(work.objectStore("goods").get(1));
-  const odd = await ask(work.objectStore("odd").get(["key", 1]));
-  const next = await ask(work.objectStore("goods").add({ name: "new" }));
-  const text = odd.blob.text();
-  const found = { version: db.version, unique: work.objectStore("goods").index("by name").unique, jug: jug.size.get("h") === 3n,
-    cup: cup.at.getTime(), tags: [...cup.tags], bytes: [...odd.bytes], own: odd.me === odd, nan: Number.isNaN(odd.nan),
-    not: "not" in odd && odd.not === undefined, next, names: [...db.objectStoreNames] };
-  db.close();
-  return { ...found, blob: await text };
-}"""
-
-READ_DESK = """() => {
-  const $ = id => document.getElementById(id);
-  return {
-    name: $("name").value, note: $("note").value, colour: $("colour").value,
-    sizes: [...$("sizes").selectedOptions].map(o => o.value), gift: $("gift").checked, cash: $("cash").checked,
-    files: [...$("files").files].map(f => [f.name, f.type, f.size]), rich: $("rich").innerHTML, more: $("more").open,
-    modal: $("box").matches(":modal"), list: $("list").scrollTop, y: scrollY, deep: $("shadow").shadowRoot.getElementById("deep").value,
-    inside: $("inner").contentDocument.getElementById("inside").value, innerY: $("inner").contentWindow.scrollY,
-    focus: document.activeElement.id, caret: [$("note").selectionStart, $("note").selectionEnd], windowName: window.name,
-    state: history.state?.map?.get("step"), length: history.length, visits: localStorage.visits, loads: sessionStorage.loads,
-    here: sessionStorage.here, url: location.pathname + location.hash,
-  }
-}"""
-
-USE_DESK = """() => {
-  const $ = id => document.getElementById(id);
-  $("rich").innerHTML = "<b>rich</b> text"; $("more").open = true; $("list").scrollTop = 777;
-  $("shadow").shadowRoot.getElementById("deep").value = "deep"; $("inner").contentDocument.getElementById("inside").value = "inside";
-  $("inner").contentWindow.scrollTo(0, 55); sessionStorage.here = "yes"; window.name = "desk window";
-  history.pushState({ map: new Map([["step", 2]]) }, "", "/desk.html?step=2"); history.pushState(null, "", "/desk.html?step=3"); history.back();
-}"""
 
 
 async def use_desk(kit: Kit, site: Site) -> tuple[Any, Any]:
@@ -90,8 +32,8 @@ async def use_desk(kit: Kit, site: Site) -> tuple[Any, Any]:
     await kit.act(binding, a.Check("#gift"))
     await kit.act(binding, a.Check("#cash"))
     await kit.act(binding, a.Upload("#files", files=(a.File(name="a.txt", content="YWJj", mime="text/plain"),)))
-    await kit.raw(branch, USE_DESK)
-    await kit.raw(branch, FILL_DATABASE)
+    await kit.raw(branch, script("use_desk"))
+    await kit.raw(branch, script("fill_database"))
     await kit.act(binding, a.Fill("#note", value="half a sentence"))
     await kit.raw(branch, "() => { note.setSelectionRange(2, 5); scrollTo(0, 1234) }")
     return branch, binding
@@ -101,7 +43,7 @@ async def test_everything_a_person_did_comes_back_in_another_chromium(tmp_path: 
     with serving() as site:
         async with browser(tmp_path) as kit:
             branch, _ = await use_desk(kit, site)
-            before = await kit.raw(branch, READ_DESK)
+            before = await kit.raw(branch, script("read_desk"))
             cookies = await kit.cookies(branch)
             sealed = await kit.seal(branch)
         assert before["state"] == 2
@@ -110,11 +52,11 @@ async def test_everything_a_person_did_comes_back_in_another_chromium(tmp_path: 
         async with browser(tmp_path) as kit:
             branch, binding = await kit.fork(sealed)
             assert site.paths() == ["/desk.html", "/inner.html"]
-            assert await kit.raw(branch, READ_DESK) == before
+            assert await kit.raw(branch, script("read_desk")) == before
             assert await kit.cookies(branch) == cookies
             assert [c["value"] for c in cookies if c["name"] == "session"] == ["alice"]
             assert await kit.resource.differences(binding) == ()
-            database = await kit.raw(branch, READ_DATABASE)
+            database = await kit.raw(branch, script("read_database"))
             assert database == {
                 "version": 3, "unique": True, "jug": True, "cup": 86400000, "tags": ["a", "b"], "bytes": [1, 2, 255],
                 "own": True, "nan": True, "not": True, "next": 4, "names": ["goods", "odd"], "blob": "blob",
@@ -186,22 +128,11 @@ async def test_service_workers_and_caches_come_back_in_a_secure_context(tmp_path
         async with browser(tmp_path) as kit:
             branch, binding = await kit.fresh()
             await kit.act(binding, a.Goto(f"{site.base}/page"))
-            await kit.raw(
-                branch,
-                "async () => { await navigator.serviceWorker.register('/worker.js'); await navigator.serviceWorker.ready }",
-            )
-            await kit.raw(
-                branch,
-                "async () => (await caches.open('shelf')).put('/kept', new Response('kept', { headers: { 'x-a': 'b' } }))",
-            )
+            await kit.raw(branch, script("fill_cache"))
             sealed = await kit.seal(branch)
         async with browser(tmp_path) as kit:
             branch, _ = await kit.fork(sealed)
-            assert await kit.raw(branch, "() => fetch('/from-worker').then(r => r.text())") == "the worker says hello"
-            kept = (
-                "async () => { const r = await caches.match('/kept'); return [await r.text(), r.headers.get('x-a')] }"
-            )
-            assert await kit.raw(branch, kept) == ["kept", "b"]
+            assert await kit.raw(branch, script("read_cache")) == ["kept", "b", "the worker says hello"]
 
 
 async def test_a_popup_keeps_its_opener_and_the_active_tab_stays(tmp_path: Path) -> None:
@@ -225,12 +156,8 @@ async def test_a_popup_keeps_its_opener_and_the_active_tab_stays(tmp_path: Path)
 @pytest.mark.parametrize(
     ("do", "kind"),
     [
-        ("async () => { const k = await crypto.subtle.generateKey({ name: 'AES-GCM', length: 128 }, false, ['encrypt']);"
-         " const o = indexedDB.open('keys'); o.onupgradeneeded = () => o.result.createObjectStore('k');"
-         " await new Promise(r => { o.onsuccess = () => { const t = o.result.transaction('k', 'readwrite');"
-         " t.objectStore('k').put(k, 1); t.oncomplete = r } }); o.result.close() }", "indexeddb-value"),
-        ("async () => { const d = await navigator.storage.getDirectory(); await d.getFileHandle('f', { create: true }) }",
-         "opfs"),
+        (script("keep_a_key"), "indexeddb-value"),
+        (script("keep_a_file"), "opfs"),
         ("() => { window.s = new WebSocket('ws://' + location.host + '/socket') }", "live-connection"),
         ("() => { location.href = '/file' }", "download"),
     ],
@@ -253,3 +180,42 @@ async def test_what_cannot_be_carried_is_flagged(tmp_path: Path, do: str, kind: 
                     await page.evaluate(do)
             flags = await kit.resource.flags(await kit.seal(branch))
             assert kind in {flag.split(":")[0] for flag in flags}
+
+
+async def test_a_server_failure_in_a_restore_is_no_successor(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path, start=f"{site.base}/desk.html") as kit:
+            branch, binding = await kit.fresh()
+            await kit.act(binding, a.Fill("#name", value="Ada"))
+            sealed = await kit.seal(branch)
+            site.failing = True
+            with pytest.raises(ResourceFailed, match="answered 503"):
+                await kit.fork(sealed)
+            with pytest.raises(ResourceFailed, match="answered 503"):
+                await kit.fresh("other")
+            site.failing = False
+            fork, _ = await kit.fork(sealed)
+            assert await kit.raw(fork, "() => document.getElementById('name').value") == "Ada"
+
+
+async def test_many_forks_at_once_are_each_whole(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, _ = await use_desk(kit, site)
+            before = await kit.raw(branch, script("read_desk"))
+            sealed = await kit.seal(branch)
+            forks = []
+
+            async def fork(name: str) -> None:
+                forks.append(await kit.fork(sealed, name))
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(4):
+                    tasks.start_soon(fork, f"f{number}")
+            for child, binding in forks:
+                assert await kit.raw(child, script("read_desk")) == before
+                assert await kit.resource.differences(binding) == ()
+            await kit.act(forks[0][1], a.Fill("#name", value="only here"))
+            await kit.raw(forks[0][0], "() => { localStorage.only = 1; document.cookie = 'only=1' }")
+            for child, _ in [(branch, None), *forks[1:]]:
+                assert await kit.raw(child, "() => [localStorage.only, document.cookie]") == [None, ""]

@@ -70,14 +70,10 @@ class _Caller:
 
 
 class AsyncioThread:
-    """One thread with an asyncio loop. ``start`` and ``stop`` are idempotent; ``stop`` joins the thread.
+    """One thread with an asyncio loop. ``start`` and ``stop`` are idempotent; ``stop`` joins the thread."""
 
-    ``environment`` is added to that of the processes that are started on the loop.
-    """
-
-    def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._environment = environment or {}
         self._thread: threading.Thread | None = None
         self._loop: _Loop | None = None
         self._ended: asyncio.Event | None = None
@@ -92,8 +88,11 @@ class AsyncioThread:
         """Ids of the processes that were started on the loop (the Playwright driver)."""
         return tuple(self._loop.children) if self._loop else ()
 
-    async def start(self) -> None:
-        """Start the thread; returns when its loop runs."""
+    async def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start the thread; returns when its loop runs.
+
+        ``environment`` is added to that of the processes that are started on the loop.
+        """
         if self._loop is not None:
             return
         caller = _Caller()
@@ -104,7 +103,7 @@ class AsyncioThread:
             caller.wake()
             await self._ended.wait()
 
-        loop = _Loop(self._environment)
+        loop = _Loop(environment or {})
 
         def main() -> None:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:

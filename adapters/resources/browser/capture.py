@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Frame as PageFrame
@@ -37,17 +38,17 @@ async def capture(live: LiveContext) -> Stored:
     await live.noted()
     flags: list[Flag] = []
     seen = await asyncio.gather(*[_read_tab(live, number, tab, flags) for number, tab in enumerate(live.tabs)])
-    origins = await _read_origins(live, flags)
+    unreadable = {tab for tab, (one, _) in zip(live.tabs, seen, strict=True) if not one.frames or one.frames[0].at}
+    origins = await _read_origins(live, unreadable, flags)
     cookies = await read_cookies(live)
     for download in live.downloads:
         how = "under way" if download in live.unfinished else "finished; the file is not part of the profile"
         flags.append(Flag(kind="download", where=download.suggested_filename, detail=how))
-    active = next((number for number, tab in enumerate(live.tabs) if tab is live._active), 0)
     profile = Profile(
         cookies=cookies,
         origins=origins,
-        tabs=tuple(tab for tab, _ in seen),
-        active=active,
+        tabs=tuple(one for one, _ in seen),
+        active=live.tabs.index(live.active) if live.tabs else 0,
         flags=tuple(sorted(set(flags))),
     )
     return Stored(profile=profile, witnesses=tuple(witness for _, witness in seen))
@@ -65,7 +66,7 @@ def _cookie_key(cookie: dict[str, Any]) -> tuple[str, str, str, str]:
 async def _read_tab(live: LiveContext, number: int, tab: LiveTab, flags: list[Flag]) -> tuple[Tab, str]:
     where = f"tab {number}"
     (history, current), frames = await asyncio.gather(tab.history(), _read_frames(tab, where, flags))
-    top: dict[str, Any] = frames[0][1] if frames else {}
+    top: dict[str, Any] = frames[0][1] if frames and not frames[0][0] else {}
     entries = _entries(tab, history, current, top, where, flags)
     present = int(history[current]["id"])
     document = None
@@ -88,6 +89,7 @@ async def _read_tab(live: LiveContext, number: int, tab: LiveTab, flags: list[Fl
         session=session,
         frames=tuple(_frame(at, view, origin) for at, view in frames),
         document=document,
+        status=int(top.get("status", 0)),
         referrer=str(top.get("referrer", "")),
     )
     return captured, str(top.get("witness", ""))
@@ -153,7 +155,8 @@ async def _read_frame(tab: LiveTab, frame: PageFrame) -> dict[str, Any] | str:
         return "its process has crashed"
     try:
         async with asyncio.timeout(FRAME_SECONDS_MAX):
-            view: dict[str, Any] = await frame.evaluate(script("view"), {"fileBytesMax": FILE_BYTES_MAX})
+            wanted = {"fileBytesMax": FILE_BYTES_MAX, "topOrigin": origin_of(tab.page.url) or "null"}
+            view: dict[str, Any] = await frame.evaluate(script("view"), wanted)
             return view
     except TimeoutError:
         return "does not answer"
@@ -163,28 +166,43 @@ async def _read_frame(tab: LiveTab, frame: PageFrame) -> dict[str, Any] | str:
         return error.message.splitlines()[0]
 
 
-async def _read_origins(live: LiveContext, flags: list[Flag]) -> dict[str, Origin]:
-    shown: dict[str, Page] = {}
-    for tab in live.tabs:
-        origin = origin_of(tab.page.url)
-        if origin is not None and not tab.crashed:
-            shown.setdefault(origin, tab.page)
+async def _read_origins(live: LiveContext, unreadable: set[LiveTab], flags: list[Flag]) -> dict[str, Origin]:
+    shown = _shown(live, unreadable)
     hidden: Page | None = None
     try:
         for origin in sorted(live.known):
             if origin in shown:
-                live.known[origin] = await _read_origin(shown[origin], origin, flags)
+                live.known[origin] = await read_origin(shown[origin], origin, flags)
             elif origin in live.dirty or live.known[origin] is None:
                 if hidden is None:
                     hidden = await open_stub(live)
                 await hidden.goto(origin + "/")
-                live.known[origin] = await _read_origin(hidden, origin, flags)
-                live.dirty.discard(origin)
+                live.known[origin] = await read_origin(hidden, origin, flags)
+        # An origin that some page still shows may be written at any time; another one can't be until it is loaded.
+        live.dirty = {origin_of(frame.url) or "" for tab in live.tabs for frame in tab.page.frames}
     finally:
         if hidden is not None:
             await hidden.close()
             live.hidden.discard(hidden)
     return {origin: kept for origin, kept in sorted(live.known.items()) if kept is not None and kept != Origin()}
+
+
+def _shown(live: LiveContext, unreadable: set[LiveTab]) -> dict[str, PageFrame]:
+    """A frame for each origin that is shown, whose storage is not partitioned: a tab's own page, or one of its site."""
+    shown: dict[str, PageFrame] = {}
+    readable = [tab for tab in live.tabs if tab not in unreadable and not tab.crashed]
+    for tab in readable:
+        origin = origin_of(tab.page.url)
+        if origin is not None:
+            shown.setdefault(origin, tab.page.main_frame)
+    for tab in readable:
+        top = urlsplit(tab.page.url).hostname or ""
+        for frame in tab.page.frames[1:]:
+            origin, host = origin_of(frame.url), urlsplit(frame.url).hostname or ""
+            # Without a list of public suffixes only these are surely of one site.
+            if origin is not None and (host == top or host.endswith(f".{top}") or top.endswith(f".{host}")):
+                shown.setdefault(origin, frame)
+    return shown
 
 
 async def open_stub(live: LiveContext) -> Page:
@@ -197,7 +215,8 @@ async def open_stub(live: LiveContext) -> Page:
     return page
 
 
-async def _read_origin(page: Page, origin: str, flags: list[Flag]) -> Origin | None:
+async def read_origin(page: Page | PageFrame, origin: str, flags: list[Flag]) -> Origin | None:
+    """What an origin has stored, read in a page of it; None, and a flag, when the page does not answer."""
     try:
         async with asyncio.timeout(ORIGIN_SECONDS_MAX):
             read = await page.evaluate(script("origin"), {"charsMax": ORIGIN_CHARS_MAX})

@@ -44,9 +44,8 @@ FLAGS = (
     "--disable-domain-reliability",
     "--no-pings",
     "--dns-prefetch-disable",
-    # WebRTC must not send UDP past the proxy: the first flag is read by the shell, the second by full Chromium.
+    # WebRTC must not send UDP past the proxy. Only the shell heeds this flag: see NO_WEBRTC for full Chromium.
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     # What decides pixels is fixed, so that screenshots can be compared.
     "--font-render-hinting=none",
     "--disable-lcd-text",
@@ -54,6 +53,8 @@ FLAGS = (
 )
 # Full Chromium only: without this it keeps a hidden renderer per page. (Chromium unites repeated --disable-features.)
 FULL_CHROMIUM_FLAGS = ("--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup",)
+# Full Chromium reads that policy from elsewhere, so there pages get no WebRTC at all: an init script for each context.
+NO_WEBRTC = "delete globalThis.RTCPeerConnection; delete globalThis.webkitRTCPeerConnection;"
 
 
 def _playwright_cache() -> Path:

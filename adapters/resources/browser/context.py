@@ -108,8 +108,13 @@ class LiveTab:
         socket.on("close", lambda _: self.sockets.discard(socket.url))
 
     def _on_request(self, request: Request) -> None:
-        if request.is_navigation_request() and request.frame == self.page.main_frame:
-            self._navigation, self._answer = request, None
+        if not request.is_navigation_request():
+            return
+        # A popup's first request comes before its frame is known, and is then that of the page itself.
+        with contextlib.suppress(PlaywrightError):
+            if request.frame != self.page.main_frame:
+                return
+        self._navigation, self._answer = request, None
 
     def _on_response(self, response: Response) -> None:
         if response.request is self._navigation and response.request.method not in ("GET", "HEAD"):

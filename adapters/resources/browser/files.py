@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from statefork.adapters.resources.browser.state import Stored, decode, digest_of, encode
+from statefork.adapters.resources.common import failures_told
 from statefork.engine.errors import ResourceFailed
 from statefork.journal.values import Sealed
 
@@ -46,36 +47,29 @@ class ProfileFiles:
         target = self.path(version)
         if target.exists():
             return self.handle(version)
-        self._folder.mkdir(parents=True, exist_ok=True)
         partial = self._folder / f".{version}.{secrets.token_hex(4)}.partial"
-        try:
-            with partial.open("wb") as file:
-                file.write(encode(stored))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(target)
-        except OSError as error:
-            raise ResourceFailed(
-                f"browser state can't be written: {error.strerror or error}", path=str(target)
-            ) from error
-        finally:
-            partial.unlink(missing_ok=True)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with failures_told(self._resource, "writing a sealed profile"):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                with partial.open("wb") as file:
+                    file.write(encode(stored))
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(target)
+            finally:
+                partial.unlink(missing_ok=True)
+            folder = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         return self.handle(version)
 
     def read(self, version: str) -> Stored:
         """A version's content. Raises ResourceFailed when it is missing, damaged or not what its name says."""
         path = self.path(version)
-        try:
+        with failures_told(self._resource, f"reading sealed profile {version[:12]}"):
             stored = decode(path.read_bytes(), str(path))
-        except OSError as error:
-            raise ResourceFailed(
-                f"browser state {version[:12]} can't be read: {error.strerror or error}", path=str(path)
-            ) from error
         if digest_of(stored.profile) != version:
             raise ResourceFailed(f"browser state {version[:12]} is not what was sealed", path=str(path))
         return stored

@@ -17,7 +17,7 @@ import psutil
 from playwright.async_api import Browser, BrowserContext, Playwright, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
-from statefork.adapters.resources.browser.chromium import launch_flags
+from statefork.adapters.resources.browser.chromium import NO_WEBRTC, is_headless_shell, launch_flags
 from statefork.engine.errors import RuntimeDied
 
 T = TypeVar("T")
@@ -127,14 +127,19 @@ class BrowserHost:
         """A context that a cancellation can't orphan."""
         browser = await self.ready()
         try:
-            return await made(browser.new_context(**options), lambda context: context.close())
+            return await made(self._make(browser, options), lambda context: context.close())
         except PlaywrightError as error:
             if "closed" not in error.message:
                 raise
             # The browser or the driver has died and the news is still on its way.
             self._died(browser)
-            browser = await self.ready()
-            return await made(browser.new_context(**options), lambda context: context.close())
+            return await made(self._make(await self.ready(), options), lambda context: context.close())
+
+    async def _make(self, browser: Browser, options: dict[str, Any]) -> BrowserContext:
+        context = await browser.new_context(**options)
+        if not is_headless_shell(self._executable):
+            await context.add_init_script(NO_WEBRTC)
+        return context
 
     async def _shut(self) -> None:
         browser, playwright = self._browser, self._playwright

@@ -37,28 +37,35 @@ class Paused:
         await asyncio.gather(*[self._pause(tab) for tab in self._live.tabs if not tab.crashed])
 
     async def _pause(self, tab: LiveTab) -> None:
+        # A page that is busy for ever does not even hear of the debugger: then it is left as it is.
         with contextlib.suppress(PlaywrightError, TimeoutError):
-            session = await self._live.context.new_cdp_session(tab.page)
-            paused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            session.once("Debugger.paused", partial(_note, paused))
-            await session.send("Debugger.enable")
-            await session.send("Debugger.pause")
-            # A page with nothing to do would only pause at its next event: this statement is one.
-            nudge = asyncio.create_task(session.send("Runtime.evaluate", {"expression": "0"}))
-            self._sessions.append((session, nudge))
             async with asyncio.timeout(PAUSE_SECONDS_MAX):
+                session = await self._live.context.new_cdp_session(tab.page)
+                paused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                session.once("Debugger.paused", partial(_note, paused))
+                await session.send("Debugger.enable")
+                await session.send("Debugger.pause")
+                # A page with nothing to do would only pause at its next event: this statement is one.
+                nudge = asyncio.create_task(session.send("Runtime.evaluate", {"expression": "0"}))
+                nudge.add_done_callback(_read)  # it ends with an error when the context is closed as it stands
+                self._sessions.append((session, nudge))
                 await paused
 
     async def end(self) -> None:
         """Let every tab go on. Idempotent."""
         sessions, self._sessions = self._sessions, []
-        for session, nudge in sessions:
-            with contextlib.suppress(PlaywrightError):
-                await session.send("Debugger.disable")
-                await nudge
-                await session.detach()
-            if not nudge.done():
-                nudge.cancel()
-            await asyncio.wait({nudge})
-            with contextlib.suppress(PlaywrightError, asyncio.CancelledError):
-                nudge.result()
+        await asyncio.gather(*[_go_on(session, nudge) for session, nudge in sessions])
+
+
+async def _go_on(session: CDPSession, nudge: asyncio.Task[Any]) -> None:
+    with contextlib.suppress(PlaywrightError, TimeoutError):
+        async with asyncio.timeout(PAUSE_SECONDS_MAX):
+            await session.send("Debugger.disable")
+            await session.detach()
+    nudge.cancel()
+    await asyncio.wait({nudge})
+
+
+def _read(nudge: asyncio.Task[Any]) -> None:
+    if not nudge.cancelled():
+        nudge.exception()

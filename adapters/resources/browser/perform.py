@@ -18,6 +18,10 @@ from statefork.engine.errors import ActionFailed, InvalidAction
 from statefork.journal.values import Json
 
 SNAPSHOT_TIMEOUT_MS = 10_000
+LOOK_SECONDS_MAX = 20.0
+NEWS_SECONDS_MAX = 0.5
+# A killed process fails what is under way in these words, and the news of its death may come a moment later.
+_SIGNS_OF_DEATH = ("ERR_ABORTED", "closed", "crashed")
 DOWNLOAD_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -45,7 +49,9 @@ async def perform(live: LiveContext, action: a.AnyAction, settle_seconds_max: fl
     try:
         told = await _carry_out(live, tab, action)
     except PlaywrightError as error:
-        if tab.crashed or live.closed:
+        if any(sign in error.message for sign in _SIGNS_OF_DEATH):
+            await asyncio.wait((live.death,), timeout=NEWS_SECONDS_MAX)
+        if live.broken:
             raise
         if not tab.closed:  # a page that closed itself under the click did what it was told
             raise ActionFailed(_reason(error), action=str(action.to_json()["type"])) from error
@@ -242,7 +248,18 @@ async def _wait(page: Page, action: a.Wait) -> None:
 
 
 async def look(live: LiveContext, *, screenshot: bool) -> Look:
-    """See the active tab as it is now. Raises PlaywrightError, where the browser or the page's process died."""
+    """See the active tab as it is now.
+
+    Raises ActionFailed when it does not answer; PlaywrightError, where the browser or the page's process died.
+    """
+    try:
+        async with asyncio.timeout(LOOK_SECONDS_MAX):
+            return await _look(live, screenshot)
+    except TimeoutError:
+        raise ActionFailed(f"the page does not answer within {LOOK_SECONDS_MAX:.0f} s", action="observe") from None
+
+
+async def _look(live: LiveContext, screenshot: bool) -> Look:
     tab = live.active
     page = tab.page
     url, title, text, png, titles = await asyncio.gather(

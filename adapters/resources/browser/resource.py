@@ -10,17 +10,19 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from anyio import CancelScope, to_thread
 from playwright.async_api import Error as PlaywrightError
 
-from statefork.adapters.resources.browser.actions import invalid_url, parse_action
+from statefork.adapters.resources.browser.actions import parse_action
 from statefork.adapters.resources.browser.bridge import AsyncioThread
 from statefork.adapters.resources.browser.chromium import find_chromium, is_headless_shell
 from statefork.adapters.resources.browser.files import ProfileFiles
 from statefork.adapters.resources.browser.host import BrowserHost
+from statefork.adapters.resources.browser.options import Options, routes_of
 from statefork.adapters.resources.browser.perform import Look
 from statefork.adapters.resources.browser.raw import Loan, Proxy
 from statefork.adapters.resources.browser.session import Session
@@ -33,26 +35,6 @@ T = TypeVar("T")
 
 
 SCRATCH_PATH_MAX = 60
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a contract may say of a ``browser`` resource."""
-
-    start: str = "about:blank"  # what a fresh profile opens
-    width: int = 1280  # of the viewport, in CSS pixels
-    height: int = 800
-    locale: str = "en-US"
-    timezone: str = "UTC"
-    executable: str = ""  # of Chromium; empty = found (see find_chromium)
-    screenshots: bool = True
-    settle_s: float = 5.0  # how long an action waits for the page to come to rest
-
-    def __post_init__(self) -> None:
-        problem = invalid_url(self.start)
-        if problem is not None:
-            raise ValueError(f"start {problem[1]}")
-        if self.width < 1 or self.height < 1 or self.settle_s <= 0:
-            raise ValueError("width, height and settle_s must be positive")
 
 
 class _Open(msgspec.Struct, kw_only=True):
@@ -76,11 +58,7 @@ class BrowserResource:
         self.options = options
         self._services = services
         self._files = ProfileFiles(services.state, services.journal, name, self.adapter)
-        scratch = services.state / "runtimes" / f"{name}.tmp"
-        # Full Chromium makes a socket there, whose path may have 107 bytes; beyond that the system's folder has to do.
-        self._scratch = scratch if len(str(scratch)) <= SCRATCH_PATH_MAX else None
-        environment = {"TMPDIR": str(self._scratch)} if self._scratch is not None else {}
-        self._thread = AsyncioThread(f"statefork-{name}", environment)
+        self._thread = AsyncioThread(f"statefork-{name}")
         self._host: BrowserHost | None = None
         self._open: dict[str, _Open] = {}
 
@@ -105,8 +83,12 @@ class BrowserResource:
         if self._host is not None:
             return
         executable = find_chromium(self.options.executable)
-        host = BrowserHost(executable, self._scratch, lambda: self._thread.children)
-        await self._thread.start()
+        scratch: Path | None = self._services.state / "runtimes" / f"{self.name}.tmp"
+        # Full Chromium makes a socket there, whose path may have 107 bytes; beyond that the system's folder has to do.
+        if not is_headless_shell(executable) and len(str(scratch)) > SCRATCH_PATH_MAX:
+            scratch = None
+        host = BrowserHost(executable, scratch, lambda: self._thread.children)
+        await self._thread.start({"TMPDIR": str(scratch)} if scratch is not None else {})
         try:
             await self._thread.call(host.start)
         except BaseException:
@@ -407,17 +389,3 @@ class BrowserResource:
         if entry is None or entry.binding is None or entry.binding.identity != binding.identity:
             raise NotReady(f"{binding.identity} is not bound", resource=self.name)
         return entry
-
-
-def routes_of(needs: Needs) -> tuple[Route, ...]:
-    """The gateway's routes for the web applications among the bindings."""
-    return tuple(
-        Route(
-            host=str(binding.address["host"]),
-            upstream_host=str(binding.address["upstream_host"]),
-            upstream_port=int(str(binding.address["upstream_port"])),
-            ticket_key=bytes.fromhex(str(binding.address.get("ticket_key_hex", ""))),
-        )
-        for _, binding in sorted(needs.bindings.items())
-        if "upstream_port" in binding.address
-    )

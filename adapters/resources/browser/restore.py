@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from playwright.async_api import Error as PlaywrightError
-from playwright.async_api import FilePayload, Page, Route
+from playwright.async_api import FilePayload, Page, Response, Route
 from playwright.async_api import Frame as PageFrame
 
-from statefork.adapters.resources.browser.capture import answer_with_stub, open_stub
+from statefork.adapters.resources.browser.capture import answer_with_stub, open_stub, read_origin
 from statefork.adapters.resources.browser.context import LiveContext, LiveTab, origin_of
 from statefork.adapters.resources.browser.scripts import script
 from statefork.adapters.resources.browser.settle import settle
@@ -36,7 +37,8 @@ async def restore(live: LiveContext, profile: Profile) -> list[str]:
     if profile.start:
         tab = await live.new_tab()
         if profile.start != _BLANK:
-            await tab.page.goto(profile.start, timeout=LOAD_TIMEOUT_MS)
+            answer = await tab.page.goto(profile.start, timeout=LOAD_TIMEOUT_MS)
+            _accept(0, answer)
             await settle(live, tab, 0, SETTLE_SECONDS_MAX)
         return []
     problems: list[str] = []
@@ -73,27 +75,20 @@ def _settable(profile: Profile) -> list[Any]:
 
 
 async def _open_tabs(live: LiveContext, profile: Profile) -> list[LiveTab]:
-    alone = [number for number, tab in enumerate(profile.tabs) if tab.opener is None]
-    tabs = dict(zip(alone, await asyncio.gather(*[live.new_tab() for _ in alone]), strict=True))
-    # A popup is opened by its opener, which therefore comes first wherever it stands.
-    rest = [number for number in range(len(profile.tabs)) if number not in tabs]
-    while rest:
-        number = next((one for one in rest if profile.tabs[one].opener in tabs), None)
-        if number is None:
-            raise ResourceFailed("the tabs of this profile are each other's openers")
-        rest.remove(number)
-        tab = profile.tabs[number]
-        opener = tabs[tab.opener or 0]
+    tabs: list[LiveTab] = []
+    for tab in profile.tabs:  # one after the other, so that they have the same order for everybody
+        if tab.opener is None or tab.opener >= len(tabs):
+            tabs.append(await live.new_tab())
+            continue
+        opener = tabs[tab.opener].page
         name = tab.frames[0].view["name"] if tab.frames else ""
-        async with opener.page.expect_popup() as popup:
-            await opener.page.evaluate("name => { window.open('about:blank', name || '_blank') }", name)
+        async with opener.expect_popup() as popup:
+            await opener.evaluate("name => { window.open('about:blank', name || '_blank') }", name)
         page = await popup.value
-        tabs[number] = next(one for one in live.tabs if one.page is page)
-    ordered = [tabs[number] for number in range(len(profile.tabs))]
-    live.tabs.sort(key=ordered.index)
-    for one in ordered:
+        tabs.append(next(one for one in live.tabs if one.page is page))
+    for one in tabs:
         await one.cdp()
-    return ordered
+    return tabs
 
 
 async def _lay_out(
@@ -199,8 +194,12 @@ async def _load(tab: LiveTab, wanted: Tab) -> None:
     page = tab.page
     if origin_of(page.url) is None:
         return
+    if wanted.status < 0:
+        with contextlib.suppress(PlaywrightError):  # it was an error page then, and may be one again
+            await page.reload(timeout=LOAD_TIMEOUT_MS)
+        return
     if wanted.document is None:
-        await page.reload(timeout=LOAD_TIMEOUT_MS)
+        _accept(wanted.status, await page.reload(timeout=LOAD_TIMEOUT_MS))
         return
     answer = _answer_with(wanted.document, page)
     await page.route("**/*", answer)
@@ -208,6 +207,12 @@ async def _load(tab: LiveTab, wanted: Tab) -> None:
         await page.reload(timeout=LOAD_TIMEOUT_MS)
     finally:
         await page.unroute("**/*", answer)
+
+
+def _accept(status: int, answer: Response | None) -> None:
+    """A server's failure where there was none is no restored page: better no successor than a broken one."""
+    if answer is not None and answer.status >= 500 and answer.status != status:
+        raise ResourceFailed(f"{answer.url} answered {answer.status}", url=answer.url, status=answer.status)
 
 
 def _answer_with(document: Document, page: Page) -> Callable[[Route], Awaitable[None]]:
@@ -262,14 +267,17 @@ async def _put_back(live: LiveContext, tabs: list[LiveTab], profile: Profile, pr
         origin = origin_of(tab.page.url)
         if origin is None:
             continue
-        kept = profile.origins.get(origin, Origin()) if origin not in done else None
-        done.add(origin)
-        wanted = {
-            "session": one.session.get(origin, {}),
-            "local": kept.local if kept else None,
-            "databases": kept.databases if kept else None,
-            "caches": kept.caches if kept else None,
-        }
+        wanted: dict[str, Any] = {"session": one.session.get(origin, {})}
+        if origin not in done:
+            done.add(origin)
+            kept = profile.origins.get(origin, Origin())
+            wanted["local"] = kept.local
+            present = await read_origin(tab.page, origin, [])
+            # Databases and caches are in use by the page: touched only where the load has changed them.
+            if present is None or present.databases != kept.databases:
+                wanted["databases"] = kept.databases
+            if present is None or present.caches != kept.caches:
+                wanted["caches"] = kept.caches
         problems += [f"{origin}: {what}" for what in await tab.page.evaluate(script("storage"), wanted)]
     await put_cookies(live, profile)
 

@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 QUIET_SECONDS_MAX = 1.0
 ANSWER_SECONDS_MAX = 10.0
+RESTORE_SECONDS_MAX = 120.0
 DIFFERENCES_MAX = 50
 
 
@@ -57,7 +58,13 @@ class Session:
         await self._guarded(self._fill(stored))
 
     async def _fill(self, stored: Stored) -> None:
-        problems = await restore(self.live, stored.profile)
+        try:
+            async with asyncio.timeout(RESTORE_SECONDS_MAX):
+                problems = await restore(self.live, stored.profile)
+        except TimeoutError:
+            raise ResourceFailed(
+                f"the profile was not restored within {RESTORE_SECONDS_MAX:.0f} s", resource=self._resource
+            ) from None
         present = await capture(self.live)
         self.baseline = digest_of(present.profile)
         if not stored.profile.start:

@@ -79,6 +79,7 @@ class Tab(Part, frozen=True, kw_only=True):
     session: dict[str, dict[str, str]] = {}  # sessionStorage by origin, earlier origins too
     frames: tuple[Frame, ...] = ()
     document: Document | None = None
+    status: int = 0  # of the answer that the page was made from; 0: not known, -1: Chromium's own error page
     referrer: str = ""
 
 

@@ -1,4 +1,4 @@
-// What one frame shows and what a person did in it. Argument: {fileBytesMax}. Reads only.
+// What one frame shows and what a person did in it. Argument: {fileBytesMax, topOrigin}. Reads only.
 const later = [], lost = [], notes = [];
 const describe = (root) => (e) => {
   let at = [];
@@ -70,6 +70,13 @@ if (range && range.anchorNode && (!range.isCollapsed || active?.isContentEditabl
 const read = (get) => { try { const s = get(); return Object.fromEntries(Object.keys(s).map((k) => [k, s.getItem(k)])); } catch { return null; } };
 let state = null;
 try { state = pack(history.state, later, lost); } catch { }
+// 0: not known; -1: Chromium's own error page.
+let status = 0;
+try { status = performance.getEntriesByType("navigation")[0]?.responseStatus ?? 0; } catch { }
+if (location.protocol === "chrome-error:") status = -1;
+try {
+  if (self !== top && arg.topOrigin !== self.origin && (await indexedDB.databases()).length) notes.push(["frame-storage", self.origin]);
+} catch { }
 let entries = [], index = 0;
 try { entries = navigation.entries().map((e) => e.sameDocument); index = navigation.currentEntry.index; } catch { }
 await Promise.all(later);
@@ -80,6 +87,6 @@ for (let i = 0; i < shown.length; i++) witness = (Math.imul(witness, 33) ^ shown
 return {
   opened: self.opener !== null, url: location.href, origin: self.origin, title: document.title, name: window.name, referrer: document.referrer,
   x: Math.round(scrollX), y: Math.round(scrollY), fields, scrolls, opens, focus, selection, state,
-  session: read(() => sessionStorage), local: read(() => localStorage),
+  status, session: read(() => sessionStorage), local: read(() => localStorage),
   sameDocument: entries, entryIndex: index, lost, notes, witness: shown.length + ":" + witness,
 };

@@ -1,0 +1,42 @@
+"""What a contract says of a browser, and what the browser needs of others. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import msgspec
+
+from statefork.adapters.resources.browser.actions import invalid_url
+from statefork.engine.ports import Needs, Route
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a contract may say of a ``browser`` resource."""
+
+    start: str = "about:blank"  # what a fresh profile opens
+    width: int = 1280  # of the viewport, in CSS pixels
+    height: int = 800
+    locale: str = "en-US"
+    timezone: str = "UTC"
+    executable: str = ""  # of Chromium; empty = found (see find_chromium)
+    screenshots: bool = True
+    settle_s: float = 5.0  # how long an action waits for the page to come to rest
+
+    def __post_init__(self) -> None:
+        problem = invalid_url(self.start)
+        if problem is not None:
+            raise ValueError(f"start {problem[1]}")
+        if self.width < 1 or self.height < 1 or self.settle_s <= 0:
+            raise ValueError("width, height and settle_s must be positive")
+
+
+def routes_of(needs: Needs) -> tuple[Route, ...]:
+    """The gateway's routes for the web applications among the bindings."""
+    return tuple(
+        Route(
+            host=str(binding.address["host"]),
+            upstream_host=str(binding.address["upstream_host"]),
+            upstream_port=int(str(binding.address["upstream_port"])),
+            ticket_key=bytes.fromhex(str(binding.address.get("ticket_key_hex", ""))),
+        )
+        for _, binding in sorted(needs.bindings.items())
+        if "upstream_port" in binding.address
+    )

@@ -1,0 +1,3 @@
+async () => {
+  for (let i = 0; i < 60; i++) await new Promise((done) => requestAnimationFrame(done));
+}
