@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import anyio
 
@@ -22,9 +23,10 @@ from statefork.engine.contract import Contract
 from statefork.engine.errors import StateforkError, TransitionAborted
 from statefork.engine.leases import Gate, Lease
 from statefork.engine.ports import Needs, Owner, Resource
-from statefork.journal.values import Binding, Branch, Component, Identity
+from statefork.journal.values import Binding, Branch, Component, Handle, Identity
 
 _REWINDS_MAX = 3
+R = TypeVar("R")
 _logger = logging.getLogger(__name__)
 
 
@@ -147,7 +149,7 @@ class Staging:
         raise TransitionAborted(
             f"staging of {gate.identity.env} took longer than {deadline_s:g} s",
             environment=gate.identity.env,
-            waiting_for=" ".join(name for name in self._contract.order if name not in self._probed),
+            component=next((name for name in self._contract.order if name not in self._probed), ""),
         )
 
     async def _branch(self, name: str) -> None:
@@ -184,7 +186,7 @@ class Staging:
 
     async def _rewind(self) -> None:
         for _ in range(_REWINDS_MAX):
-            written = [name for name, mark in self._marks.items() if await self._mark(name) != mark]
+            written = [name for name, mark in self._marks.items() if await self._guarded(name, self._mark) != mark]
             if not written:
                 return
             for name in written:
@@ -203,9 +205,9 @@ class Staging:
     async def _mark(self, name: str) -> str:
         return await self._resources[name].write_mark(self.context.branches[name])
 
-    async def _guarded(self, name: str, work: Callable[[str], Awaitable[None]]) -> None:
+    async def _guarded(self, name: str, work: Callable[[str], Awaitable[R]]) -> R:
         try:
-            await work(name)
+            return await work(name)
         except Exception as error:
             raise ComponentFailed(name, "rewinding what was written during staging", error) from error
 
@@ -241,21 +243,21 @@ class Staging:
         await self._sweep(deadline_s)
 
     async def _sweep(self, deadline_s: float) -> None:
-        """Remove branches that a failing adapter made and did not tell of: nobody else owns this (env, epoch) now."""
-        owner = self._owner
-        with anyio.move_on_after(deadline_s, shield=True):
-            for name, resource in self._resources.items():
+        """Remove what a failing adapter made and did not tell of: nobody else has this activation, or this epoch."""
+        for name, resource in self._resources.items():
+            found: list[Handle] = []
+            with anyio.move_on_after(deadline_s, shield=True):
                 try:
-                    found = [
-                        handle
-                        async for handle in resource.inventory()
-                        if isinstance(handle, Branch) and (handle.env, handle.epoch) == (owner.env, owner.epoch)
-                    ]
+                    found = [handle async for handle in resource.inventory() if self._is_own(handle)]
                 except Exception:
                     _logger.exception("inventory of %s failed after an aborted staging", name)
-                    continue
-                for branch in found:
-                    await quietly(name, "discard", resource.discard(branch), deadline_s)
+            for handle in found:
+                await quietly(name, "discard", resource.discard(handle), deadline_s)
+
+    def _is_own(self, handle: Handle) -> bool:
+        if isinstance(handle, Branch):
+            return (handle.env, handle.epoch) == (self._owner.env, self._owner.epoch)
+        return isinstance(handle, Binding) and handle.identity == self.context.identity
 
 
 async def close_context(
