@@ -273,9 +273,10 @@ def end_marked(wanted: Mapping[str, str]) -> set[str]:
     """Kill every process whose environment has these values, and wait for their end; the names of their runtimes."""
     names, killed = set(), []
     kin = _self_and_ancestors()
-    for process, environment in _environments():
-        if process.pid not in kin and all(environment.get(key) == value for key, value in wanted.items()):
+    for pid, environment in _environments():
+        if pid not in kin and wanted.items() <= environment.items():
             with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
                 process.kill()
                 killed.append(process)
                 names.add(environment.get(RUNTIME_VARIABLE, "?"))
@@ -302,10 +303,16 @@ def _kill_group(pid: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _environments() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            yield process, process.environ()
+def _environments() -> Iterator[tuple[int, dict[str, str]]]:
+    """Pid and environment of every process of this user that bears a mark."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            data = (entry / "environ").read_bytes()
+            if JOURNAL_VARIABLE.encode() in data:
+                pairs = (item.partition("=") for item in os.fsdecode(data).split("\0"))
+                yield int(entry.name), {name: value for name, _, value in pairs}
 
 
 def _self_and_ancestors() -> set[int]:

@@ -46,6 +46,20 @@ def openers(wanted: Callable[[str, os.stat_result], bool], *, writing: bool = Fa
     return sorted(found)
 
 
+def mappers(within: str) -> list[Holder]:
+    """The processes that have a file below a directory mapped for writing (its descriptor may be closed by now)."""
+    found = set()
+    for entry in _PROC.iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            for line in (entry / "maps").read_text(errors="surrogateescape").splitlines():
+                _, modes, *_, path = line.split(None, 5) if line.count(" ") >= 5 else ("", "", "")
+                if modes.startswith("rw") and modes.endswith("s") and path.startswith(within):
+                    found.add(Holder(int(entry.name), process_name(int(entry.name)), path))
+    return sorted(found)
+
+
 def _accepted(descriptor: Path, wanted: Callable[[str, os.stat_result], bool], writing: bool) -> str:
     try:
         path = str(descriptor.readlink())

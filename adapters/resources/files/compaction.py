@@ -40,8 +40,6 @@ def compacted(layers_on_disk: Layers, layers: tuple[str, ...], marks: Marks) -> 
     """The same content in fewer layers."""
     while count := mergeable(layers):
         merged, below = layers[:count], layers[count:]
-        made = layers_on_disk.squash(
-            merged, prefix="merged", rank_suffix=f"{_RANK}{rank(merged[0]) + 1}", marks_opaque=marks.opaque, pulse=pulse
-        )
-        layers = (made, *below)
+        suffix = f"{_RANK}{rank(merged[0]) + 1}"
+        layers = (layers_on_disk.squash(merged, marks, suffix=suffix, pulse=pulse), *below)
     return layers

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,9 +19,11 @@ from statefork.adapters.resources.files.tree import (
     WHITEOUT,
     Entry,
     Index,
+    Marks,
     Node,
     file_digest,
     lay,
+    scan,
     show,
 )
 from statefork.adapters.resources.ledger import Ledger, write_whole
@@ -95,7 +97,7 @@ class Layers:
             else:
                 copy_entry(self.tree(node.layer) / node.path, place, node.entry, reflink=reflink, pulse=pulse)
         for place, entry in reversed(directories):
-            _dress(place, entry)
+            dress(place, entry)
 
     def take(self, source: Path, index: Index, prefix: str, *, reflink: bool, pulse: Pulse = no_pulse) -> str:
         """A new layer with copies of the index's files from a directory; return its id."""
@@ -115,34 +117,63 @@ class Layers:
             self.write_index(layer, Index(entries=index.entries, mountable=complete), place)
         return layer
 
-    def squash(
-        self, layers: Sequence[str], *, prefix: str, rank_suffix: str, marks_opaque: str, pulse: Pulse = no_pulse
-    ) -> str:
-        """One layer in place of several (top first) that lie on others; files are hard links, so no bytes are copied.
-
-        None of them may redirect. Sealed layers are never written, so that links into them are safe.
-        """
+    def squash(self, layers: Sequence[str], marks: Marks, *, suffix: str = "", pulse: Pulse = no_pulse) -> str:
+        """One layer in place of several (top first) that lie on others. None of them may redirect."""
         top = Node(Entry(DIRECTORY, mode=0o755), "", ROOT)
         for layer in reversed(layers):
             lay(top, layer, self.index(layer), keep_whiteouts=True)
-        with self.ledger.new_layer(prefix, rank_suffix) as (squashed, place):
+        return self._linked("merged", top.walk(), marks, suffix, pulse)
+
+    def without_redirects(self, layer: str, below: Sequence[str], marks: Marks, pulse: Pulse = no_pulse) -> str:
+        """The same layer with each redirected directory given whole, so that it can be squashed."""
+        view = self.view(below)
+        index = self.index(layer)
+        lay(view, layer, index)
+        nodes: list[tuple[str, Node]] = []
+        whole: list[str] = []  # redirected directories: what is in them was taken with them
+        for path, entry in sorted(index.entries.items(), key=lambda item: item[0].split("/")):
+            if any(path.startswith(f"{directory}/") for directory in whole):
+                continue
+            if not entry.redirect:
+                nodes.append((path, Node(entry, layer, path)))
+                continue
+            whole.append(path)
+            found = view.find(path)
+            assert found is not None, "a layer's own directory is in every view of it"
+            plain = msgspec.structs.replace(entry, opaque=True, redirect="")
+            nodes.append((path, Node(plain, layer, path)))
+            nodes += [(below_path, node) for below_path, node in found.walk(path) if below_path != path]
+        return self._linked(layer, iter(nodes), marks, "", pulse)
+
+    def _linked(self, prefix: str, nodes: Iterator[tuple[str, Node]], marks: Marks, suffix: str, pulse: Pulse) -> str:
+        """A new layer of hard links: no bytes are copied, and since sealed layers are never written the links are safe."""
+        with self.ledger.new_layer(prefix, suffix) as (layer, place):
             tree = place / "tree"
             index = Index(entries={})
-            for path, node in top.walk():
+            for path, node in nodes:
                 pulse()
-                index.entries[path] = node.entry
+                entry = msgspec.structs.replace(node.entry, redirect="")
+                index.entries[path] = entry
                 target = tree / path if path else tree
-                if node.is_directory():
+                if entry.kind == DIRECTORY:
                     target.mkdir(mode=0o700)
-                    if node.entry.opaque and not mark_opaque(target, marks_opaque):
-                        index.mountable = False
-                elif node.entry.kind == WHITEOUT:
+                    if entry.opaque:
+                        index.marks = marks.kind
+                        index.mountable &= mark_opaque(target, marks)
+                elif entry.kind == WHITEOUT:
                     index.mountable &= make_whiteout(target)
                 else:
                     os.link(self.tree(node.layer) / node.path, target, follow_symlinks=False)
             _dress_directories(tree, index)
-            self.write_index(squashed, index, place)
-        return squashed
+            self.write_index(layer, index, place)
+        return layer
+
+    def flatten(self, layers: Sequence[str], *, reflink: bool, pulse: Pulse = no_pulse) -> str:
+        """One layer that holds all that a stack shows, for those who can't read the stack itself."""
+        with self.ledger.new_layer("flat") as (layer, place):
+            self.materialise(layers, place / "tree", reflink=reflink, pulse=pulse)
+            self.write_index(layer, scan(place / "tree", pulse=pulse), place)
+        return layer
 
 
 def copy_entry(source: Path, target: Path, entry: Entry, *, reflink: bool, pulse: Pulse = no_pulse) -> None:
@@ -162,7 +193,8 @@ def copy_entry(source: Path, target: Path, entry: Entry, *, reflink: bool, pulse
             elif entry.size:
                 copy_bytes(reading, writing, reflink=reflink, pulse=pulse)
             if _foreign(entry):
-                os.fchown(writing, entry.uid, entry.gid)
+                with contextlib.suppress(OSError):  # in a user namespace most owners do not exist
+                    os.fchown(writing, entry.uid, entry.gid)
             os.fchmod(writing, entry.mode)
             os.utime(writing, ns=(entry.mtime_ns, entry.mtime_ns))
         finally:
@@ -183,10 +215,11 @@ def _foreign(entry: Entry) -> bool:
 
 def _own(place: Path, entry: Entry) -> None:
     if _foreign(entry):
-        os.chown(place, entry.uid, entry.gid, follow_symlinks=False)
+        with contextlib.suppress(OSError):
+            os.chown(place, entry.uid, entry.gid, follow_symlinks=False)
 
 
-def _dress(place: Path, entry: Entry) -> None:
+def dress(place: Path, entry: Entry) -> None:
     """Give a directory, once it is full, its owner, mode and times."""
     _own(place, entry)
     place.chmod(entry.mode)
@@ -196,7 +229,7 @@ def _dress(place: Path, entry: Entry) -> None:
 def _dress_directories(tree: Path, index: Index) -> None:
     for path, entry in reversed(index.entries.items()):
         if entry.kind == DIRECTORY:
-            _dress(tree / path if path else tree, entry)
+            dress(tree / path if path else tree, entry)
 
 
 def make_whiteout(place: Path) -> bool:
@@ -208,10 +241,10 @@ def make_whiteout(place: Path) -> bool:
     return True
 
 
-def mark_opaque(place: Path, attribute: str) -> bool:
+def mark_opaque(place: Path, marks: Marks) -> bool:
     """Mark a directory opaque for overlayfs; False where this user may not."""
     try:
-        os.setxattr(place, attribute, b"y")
+        os.setxattr(place, marks.opaque, b"y")
     except OSError:
         return False
     return True

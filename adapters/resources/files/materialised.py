@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -76,12 +77,15 @@ class MaterialisedTrees:
         new = read_stamps(tree, self._layers.ledger.root)
         prefix = f"{record.handle.env}-e{record.handle.epoch}"
         index = scan(tree, pulse=pulse)
-        if old is None:  # another engine opened the branch: nothing is known of it
-            layers: tuple[str, ...] = (self._layers.take(tree, index, prefix, reflink=self._reflink, pulse=pulse),)
-        else:
-            delta = _delta(index, old, new)
-            layer = self._layers.take(tree, delta, prefix, reflink=self._reflink, pulse=pulse)
-            layers = compacted(self._layers, (layer, *record.layers), TRUSTED)
+        # Where another engine opened the branch, nothing is known of it: the new layer then holds everything.
+        delta = index if old is None else _delta(index, old, new)
+        layer = self._layers.take(tree, delta, prefix, reflink=self._reflink, pulse=pulse)
+        layers = (layer,) if old is None else (layer, *record.layers)
+        try:
+            layers = compacted(self._layers, layers, TRUSTED)
+        except BaseException:
+            self._layers.ledger.collect([layer])
+            raise
         self._remember(branch, new)
         return Cut(layers=layers, mark=mark_of(new))
 
@@ -98,19 +102,21 @@ class MaterialisedTrees:
             self._stamps[branch] = stamps
 
 
-def read_stamps(directory: Path, trial: Path) -> Stamps:
+def read_stamps(directory: Path, trial: Path, *, directory_changes: bool = True) -> Stamps:
     """What tells that a path was written, for every path of a tree, read when no change can hide in a clock tick.
 
-    ``trial`` is a directory of the same file system where the clock's fineness can be tried.
+    ``trial`` is a directory of the same file system where the clock's fineness can be tried. Without
+    ``directory_changes`` the change time of directories is left out: overlayfs alters attributes when one is read.
     """
     while True:
-        stamps = {path: _stamp(status) for path, _, status in walk(directory, pulse)}
+        stamps = {path: _stamp(status, directory_changes) for path, _, status in walk(directory, pulse)}
         if settle_ticks(trial, max((stamp[-1] for stamp in stamps.values()), default=0)):
             return stamps
 
 
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_ino, status.st_mode, status.st_uid, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+def _stamp(status: os.stat_result, directory_changes: bool) -> Stamp:
+    changed_ns = status.st_ctime_ns if directory_changes or not stat.S_ISDIR(status.st_mode) else status.st_mtime_ns
+    return status.st_ino, status.st_mode, status.st_uid, status.st_size, status.st_mtime_ns, changed_ns
 
 
 def mark_of(stamps: Stamps, before: str = "") -> str:

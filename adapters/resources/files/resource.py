@@ -16,6 +16,7 @@ import msgspec
 from statefork.adapters.resources.common import failures_told, in_thread, pulse
 from statefork.adapters.resources.files.difference import changes
 from statefork.adapters.resources.files.layers import Layers
+from statefork.adapters.resources.files.overlay import release_mounts
 from statefork.adapters.resources.files.probe import Choice, choose
 from statefork.adapters.resources.files.strategy import TreeStrategy
 from statefork.adapters.resources.files.tree import Node, scan, tree_digest, walk
@@ -254,6 +255,7 @@ class FilesResource:
             self._ledger.put_branch(msgspec.structs.replace(going_on, over=record.over, mark=""))
             raise
         self._ledger.put_branch(going_on)
+        self._ledger.collect([record.upper, *record.layers])
         return handle
 
     def _sealed_handle(self, version: str) -> Sealed:
@@ -275,6 +277,7 @@ class FilesResource:
 
     def _drop_branch(self, branch: str) -> None:
         self._trees().close(branch)
+        release_mounts(self._ledger.workplace(branch))  # of an engine that had another strategy
         self._ledger.drop_branch(branch)
 
     async def inventory(self) -> AsyncIterator[Handle]:

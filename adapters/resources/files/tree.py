@@ -39,27 +39,44 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     redirect: str = ""
 
 
+class Marks(msgspec.Struct, frozen=True):
+    """The names of overlayfs's extended attributes: ``trusted.`` for root, ``user.`` in a user namespace."""
+
+    kind: str
+
+    @property
+    def opaque(self) -> str:
+        """On a directory that hides what lies below it."""
+        return f"{self.kind}.overlay.opaque"
+
+    @property
+    def redirect(self) -> str:
+        """On a directory that shows what lies below from another path."""
+        return f"{self.kind}.overlay.redirect"
+
+
+TRUSTED, USER = Marks("trusted"), Marks("user")
+
+
 class Index(msgspec.Struct, kw_only=True):
-    """What one layer changes. ``mountable``: its whiteouts stand in the layer's directory too, as overlayfs wants."""
+    """What one layer changes.
+
+    ``mountable``: its whiteouts stand in the layer's directory too, as overlayfs wants, and its opaque directories are
+    marked there with attributes of the kind ``marks`` (where it has any).
+    """
 
     entries: dict[str, Entry]
     mountable: bool = True
+    marks: str = ""
+
+    def mountable_with(self, marks: Marks) -> bool:
+        """Whether overlayfs would show the layer as this index says."""
+        return self.mountable and self.marks in ("", marks.kind)
 
     @property
     def redirects(self) -> bool:
         """Whether a renamed directory shows what lies below from another path."""
         return any(entry.redirect for entry in self.entries.values())
-
-
-class Marks(msgspec.Struct, frozen=True):
-    """The names of overlayfs's extended attributes: ``trusted.`` for root, ``user.`` in a user namespace."""
-
-    opaque: str
-    redirect: str
-
-
-TRUSTED = Marks("trusted.overlay.opaque", "trusted.overlay.redirect")
-USER = Marks("user.overlay.opaque", "user.overlay.redirect")
 
 
 def scan(directory: Path, marks: Marks | None = None, pulse: Pulse = no_pulse) -> Index:
@@ -72,7 +89,8 @@ def scan(directory: Path, marks: Marks | None = None, pulse: Pulse = no_pulse) -
             entries[path] = _entry(place, status, None)
         elif marks is not None and stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
             entries[path] = Entry(WHITEOUT)
-    return Index(entries=entries)
+    marked = marks is not None and any(entry.opaque or entry.redirect for entry in entries.values())
+    return Index(entries=entries, marks=marks.kind if marks is not None and marked else "")
 
 
 def walk(directory: Path, pulse: Pulse = no_pulse) -> Iterator[tuple[str, str, os.stat_result]]:
