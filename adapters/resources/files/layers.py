@@ -146,7 +146,7 @@ class Layers:
         return self._linked(layer, iter(nodes), marks, "", pulse)
 
     def _linked(self, prefix: str, nodes: Iterator[tuple[str, Node]], marks: Marks, suffix: str, pulse: Pulse) -> str:
-        """A new layer of hard links: no bytes are copied, and since sealed layers are never written the links are safe."""
+        """A new layer of hard links, which are safe since sealed layers are never written: no bytes are copied."""
         with self.ledger.new_layer(prefix, suffix) as (layer, place):
             tree = place / "tree"
             index = Index(entries={})
