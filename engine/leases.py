@@ -186,14 +186,13 @@ class Gate:
 
     def count_in(self, lease: Lease) -> None:
         """Grant: the moment that decides. Raises EnvironmentFrozen, StaleGeneration."""
-        if lease.parent is None:
+        if lease.parent is None or lease.kind == "action":  # an action is a new decision of an agent, whoever holds it
             self._check_open(lease)
-            lease.id = self.next_id()
-            self.trees[lease.id] = lease
-        elif lease.tree.id not in self.trees or lease.tree.revoked:
+        if lease.parent is not None and (lease.tree.id not in self.trees or lease.tree.revoked):
             raise self.stale()
-        else:
-            lease.id = self.next_id()
+        lease.id = self.next_id()
+        if lease.parent is None:
+            self.trees[lease.id] = lease
         lease.tree.count += 1
         self.live[lease.id] = lease
         self.admissions += 1

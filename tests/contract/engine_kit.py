@@ -170,7 +170,7 @@ async def put(kernel: Kernel, env: str, key: str, value: Json, *, where: str = "
 def request(kernel: Kernel, env: str, url: str = "http://notes.example/", **more: object) -> AdmissionRequest:
     """A request through the door of the environment's present activation."""
     identity = next(iter(kernel.bindings(env).values())).identity
-    fields = {"identity": identity, "env": env, "method": "GET", "url": url, "kind": "request", **more}
+    fields = {"identity": identity, "env": env, "method": "GET", "url": url, "kind": "request"} | more
     return AdmissionRequest(**fields)  # type: ignore[arg-type]  # the fields that a test overrides are its own matter
 
 
@@ -184,6 +184,28 @@ async def until(condition: Callable[[], bool]) -> None:
 def points() -> Iterator[int]:
     """The numbers of the moments to try: all on trio, every third on asyncio, which differs only below anyio."""
     return itertools.count(1, 1 if sniffio.current_async_library() == "trio" else 3)
+
+
+class Later:
+    """Work for a task of its own, outside any lease of the test: done when it is told to, and waited for."""
+
+    def __init__(self, work: Callable[..., Awaitable[object]], *args: object) -> None:
+        self._work = work
+        self._args = args
+        self._go = anyio.Event()
+        self._done = anyio.Event()
+
+    async def __call__(self) -> None:
+        await self._go.wait()
+        await self._work(*self._args)
+        self._done.set()
+
+    def go(self) -> None:
+        self._go.set()
+
+    async def done(self) -> None:
+        with anyio.fail_after(5):
+            await self._done.wait()
 
 
 class Pause:
