@@ -61,7 +61,8 @@ class WebResource:
                 threads=options.threads,
                 requests_per_environment_max=options.requests_per_environment_max,
                 start_s=options.start_s,
-                log=services.state / "logs" / f"{name}.log",
+                state=services.state,
+                journal=services.journal,
                 path=path,
             )
         )

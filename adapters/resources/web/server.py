@@ -3,7 +3,11 @@
 A thread owns the process: it reads the control channel and restarts the server after a crash, with the same listening
 socket (so the port stays, and requests that arrive meanwhile wait in its backlog) and with every binding of the table.
 Operations are awaited from trio and asyncio alike. The channel is the child's standard input and output: when the
-engine dies in whatever way, it closes, and the server ends.
+engine dies in whatever way, it closes, and the server ends. What the server itself may have started bears the marks of
+engine.runtimes, by which it is found and ended with it, or by the next engine.
+
+It is not run by ``engine.runtimes.resident``: that needs a task which lives as long as the process, and each life of
+this process needs a channel of its own, over which it must be bound again before it may answer.
 """
 
 from __future__ import annotations
@@ -27,13 +31,13 @@ import anyio.lowlevel
 import msgspec
 
 from statefork.engine.errors import ResourceBusy, ResourceFailed, RuntimeDied
+from statefork.engine.runtimes import end_marked, forget_process, log_tail, marks, record_process, rotate
 from statefork.engine.tickets import KEY_BYTES
 
 _OPERATION_S = 30.0
 _STOP_S = 3.0
 _RESTARTS_MAX = 5  # in a row, each within _UPTIME_S of the one before: then the fault is not a passing one
 _UPTIME_S = 10.0
-_LOG_LINES = 12
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +49,19 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     requests_per_environment_max: int
     start_s: float
-    log: Path
+    state: Path
+    journal: str
     path: str  # put before Python's module search path; empty = nothing
+
+    @property
+    def log(self) -> Path:
+        """Where the server's standard error goes."""
+        return self.state / "logs" / f"{self.name}.log"
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """What the environment of all its processes holds."""
+        return marks(self.state, self.journal, self.name)
 
 
 class AppServer:
@@ -111,6 +126,8 @@ class AppServer:
             process.kill()
             process.wait()
         self.pid = 0
+        end_marked(self._launch.marks)
+        forget_process(self._launch.state, self._launch.name)
 
     async def _wait_up(self) -> None:
         try:
@@ -139,7 +156,10 @@ class AppServer:
     async def release(self, env: str, epoch: int) -> list[str]:
         """Evict a binding; the names of what still runs without its stores."""
         self._table.pop((env, epoch), None)
-        return list((await self.call("release", env=env, epoch=epoch))["living"])
+        try:
+            return list((await self.call("release", env=env, epoch=epoch))["living"])
+        except RuntimeDied:
+            return []  # it ended with the process, and is not bound again
 
     def bound(self) -> list[tuple[str, int]]:
         """The bindings of the table."""
@@ -165,10 +185,13 @@ class AppServer:
 
     async def terminate(self, env: str, epoch: int, within_s: float) -> tuple[str, ...]:
         """Cut what runs now off from the stores; the names of what has not ended ``within_s`` seconds later."""
-        if (await self.call("terminate", env=env, epoch=epoch))["living"]:
-            with anyio.move_on_after(within_s):
-                await self.idle(env, epoch, self.living)
-        return await self.living(env, epoch)
+        try:
+            if (await self.call("terminate", env=env, epoch=epoch))["living"]:
+                with anyio.move_on_after(within_s):
+                    await self.idle(env, epoch, self.living)
+            return await self.living(env, epoch)
+        except RuntimeDied:
+            return ()  # whatever ran has ended with the process
 
     async def call(self, op: str, **arguments: Any) -> Any:
         """One operation. Waits for a restart in progress. Raises ResourceBusy, ResourceFailed, RuntimeDied."""
@@ -238,7 +261,7 @@ class AppServer:
         launch = self._launch
         assert self._socket is not None
         search_path = [launch.path, os.environ.get("PYTHONPATH", "")]
-        launch.log.parent.mkdir(parents=True, exist_ok=True)
+        rotate(launch.log)
         with launch.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "statefork.adapters.resources.web.host"],
@@ -249,9 +272,14 @@ class AppServer:
                 encoding="utf-8",
                 pass_fds=(self._socket.fileno(),),
                 start_new_session=True,  # a terminal's Ctrl-C reaches the engine, which then ends us in order
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in search_path if part)},
+                env={
+                    **os.environ,
+                    **launch.marks,
+                    "PYTHONPATH": os.pathsep.join(part for part in search_path if part),
+                },
             )
         self.pid = self._process.pid
+        record_process(launch.state, launch.journal, launch.name, self.pid, sys.executable)
         self._ask(
             "configure",
             stack=launch.stack,
@@ -322,11 +350,8 @@ class AppServer:
         )
 
     def _log_tail(self) -> str:
-        try:
-            text = self._launch.log.read_text(errors="replace")
-        except OSError:
-            return ""
-        return "The end of its log:\n" + "\n".join(text.splitlines()[-_LOG_LINES:])
+        tail = log_tail(self._launch.log)
+        return f"The end of its log ({self._launch.log}):\n{tail}" if tail else ""
 
 
 def _settle(answer: Future[Any], message: dict[str, Any], resource: str) -> None:
