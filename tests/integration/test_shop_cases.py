@@ -20,7 +20,13 @@ from statefork.worlds.shop.agents import SITE, Agent
 from statefork.worlds.shop.evaluators import Books, Judge
 from tests.integration.shop_kit import events, judged, needs_shop, open_shop, seeded, shopper
 
-pytestmark = [pytest.mark.anyio, pytest.mark.shop, pytest.mark.browser, needs_shop]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.shop,
+    pytest.mark.browser,
+    pytest.mark.timeout(600),  # the first builds the base when the cache has none
+    needs_shop,
+]
 
 
 @pytest.fixture
@@ -251,6 +257,17 @@ async def test_late_requests_of_an_abandoned_attempt_are_refused(tmp_path: Path)
         assert any(code in (409, 503) for code in answers), "the attempt ended while its client was writing"
         assert (await judged(env, evaluators.untouched, shopper(env))).failed == ()
     assert audit(tmp_path).clean
+
+
+async def test_an_agent_is_re_executed_exactly(tmp_path: Path) -> None:
+    """What a page says of an account made anew is what it said the first time, and the shop's rows are its own."""
+    async with open_shop(tmp_path) as engine:
+        env = await engine.create("env")
+        await agents.register(shopper(env))
+        result = await engine.replay("env")
+        assert result.exact, result
+        assert result.actions == 5
+        assert (await judged(env, evaluators.registered, shopper(env))).failed == ()
 
 
 def test_the_base_is_found_again(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from statefork.worlds.shop.agents import Agent, Shopper
 from statefork.worlds.shop.evaluators import Books, Judge
 from tests.integration.shop_kit import needs_shop, private_shop, seeded
 
-pytestmark = [pytest.mark.shop, needs_shop]
+pytestmark = [pytest.mark.shop, pytest.mark.timeout(600), needs_shop]  # the first may have to build the base
 
 POSTED = evaluators.ordered(delivery="Post", quantity=1, town=agents.NEW_ADDRESS["line4"])
 GUEST = evaluators.ordered(delivery="Post", quantity=1, town=agents.NEW_ADDRESS["line4"], guest=True)

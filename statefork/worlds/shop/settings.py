@@ -30,10 +30,12 @@ DATABASES = {
         "ATOMIC_REQUESTS": True,
         "CONN_MAX_AGE": 600,
         "OPTIONS": {
+            # A small page cache: the server keeps a connection for each environment and thread.
             # IMMEDIATE: a request that reads first and writes later would otherwise lose against a writer at once.
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;"
+            " PRAGMA cache_size=-512",
         },
     }
 }
@@ -151,6 +153,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 USE_I18N = True
 LANGUAGE_CODE = "en-gb"
+FORMAT_MODULE_PATH = ["statefork.worlds.shop.formats"]
 LANGUAGES = [("en-gb", "British English")]
 
 EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"

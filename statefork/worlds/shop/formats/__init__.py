@@ -1,0 +1,1 @@
+"""How dates are written in the shop, by language."""
