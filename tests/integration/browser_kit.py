@@ -7,6 +7,8 @@ test has a part in them.
 from __future__ import annotations
 
 import hashlib
+import shutil
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -15,7 +17,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from statefork.adapters.resources.browser import Options, make
+import anyio
+
+from statefork.adapters.resources.browser import Options
+from statefork.adapters.resources.browser.bridge import AsyncioThread
+from statefork.adapters.resources.browser.host import BrowserHost
 from statefork.adapters.resources.browser.resource import BrowserResource
 from statefork.engine.ports import Needs, Owner, Route, Services
 from statefork.journal.values import Binding, Branch, Identity, Sealed
@@ -203,15 +209,57 @@ class Kit:
         return list(await self.on_thread(self.live(branch).context.cookies))
 
 
+class GuestResource(BrowserResource):
+    """The resource under test on a Chromium that it shares with other tests; all else is its own."""
+
+    async def start(self) -> None:
+        if self._host is None:
+            self._thread, self._host = await SHARED.open()
+
+    async def stop(self) -> None:
+        if self._host is not None:
+            for entry in list(self._open.values()):
+                await self._close(entry)
+            self._host = None
+
+
+class SharedChromium:
+    """One Chromium for the tests of this process that need not kill or restart it."""
+
+    def __init__(self) -> None:
+        self._owner: BrowserResource | None = None
+        self._folder: Path | None = None
+
+    async def open(self) -> tuple[AsyncioThread, BrowserHost]:
+        if self._owner is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="statefork-test-"))
+            services = Services(state=self._folder, journal="shared", blobs=MemoryBlobs(), base_dir=self._folder)
+            self._owner = BrowserResource("browser", Options(), services)
+        await self._owner.start()
+        assert self._owner._host is not None
+        return self._owner._thread, self._owner._host
+
+    def close(self) -> None:
+        """At the end of the session, outside any event loop."""
+        owner, folder = self._owner, self._folder
+        self._owner = self._folder = None
+        if owner is not None and folder is not None:
+            anyio.run(owner.stop)
+            shutil.rmtree(folder)
+
+
+SHARED = SharedChromium()
+
+
 @asynccontextmanager
 async def browser(
-    state: Path, *, start: str = "about:blank", gateway: Any = None, **options: Any
+    state: Path, *, own: bool = False, start: str = "about:blank", gateway: Any = None, **options: Any
 ) -> AsyncIterator[Kit]:
-    """A browser resource that is stopped at the end."""
+    """A browser resource that is stopped at the end; with ``own`` on a Chromium of its own."""
     blobs = MemoryBlobs()
     services = Services(state=state, journal="journal-1", blobs=blobs, gateway=gateway, base_dir=state)
-    resource = make("browser", Options(start=start, **options), services)
-    assert isinstance(resource, BrowserResource)
+    settings = Options(start=start, **options)
+    resource = BrowserResource("browser", settings, services) if own else GuestResource("browser", settings, services)
     await resource.start()
     try:
         yield Kit(resource, blobs)

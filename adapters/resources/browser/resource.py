@@ -29,6 +29,7 @@ from statefork.adapters.resources.browser.session import Session
 from statefork.adapters.resources.browser.state import Profile, Stored, changes, digest_of
 from statefork.engine.errors import ForeignHandle, MissingDependency, NotReady, ResourceFailed, RuntimeDied
 from statefork.engine.ports import Change, Needs, Owner, Route, Services, Strategy, Usage
+from statefork.engine.runtimes import marks
 from statefork.journal.values import Binding, Branch, Handle, Identity, Json, Observation, Sealed
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ class _Open(msgspec.Struct, kw_only=True):
 
     branch: Branch
     current: str  # the version whose content the branch had when it was last bound or sealed
+    digest: str  # of that content
     binding: Binding | None = None
     routes: tuple[Route, ...] = ()
     session: Session | None = None
@@ -88,7 +90,10 @@ class BrowserResource:
         if not is_headless_shell(executable) and len(str(scratch)) > SCRATCH_PATH_MAX:
             scratch = None
         host = BrowserHost(executable, scratch, lambda: self._thread.children)
-        await self._thread.start({"TMPDIR": str(scratch)} if scratch is not None else {})
+        environment = marks(self._services.state, self._services.journal, self.name)
+        if scratch is not None:
+            environment["TMPDIR"] = str(scratch)
+        await self._thread.start(environment)
         try:
             await self._thread.call(host.start)
         except BaseException:
@@ -127,12 +132,12 @@ class BrowserResource:
 
     async def provision(self) -> Sealed:
         """An empty profile that opens the start page when it is first bound."""
-        return await to_thread.run_sync(self._files.write, Stored(profile=Profile(start=self.options.start)))
+        return await to_thread.run_sync(self._files.provision, Profile(start=self.options.start))
 
     async def branch(self, sealed: Sealed, owner: Owner) -> Branch:
         """A continuation of a version. Raises ResourceFailed when its file is missing or damaged."""
         self._mine(sealed)
-        await to_thread.run_sync(self._files.read, sealed.version)
+        stored = await to_thread.run_sync(self._files.read, sealed.version)
         branch = Branch(
             journal=self._services.journal,
             resource=self.name,
@@ -142,7 +147,7 @@ class BrowserResource:
             epoch=owner.epoch,
             base=sealed.version,
         )
-        self._open[branch.id] = _Open(branch=branch, current=sealed.version)
+        self._open[branch.id] = _Open(branch=branch, current=sealed.version, digest=digest_of(stored.profile))
         return branch
 
     async def seal(self, branch: Branch) -> Sealed:
@@ -153,9 +158,9 @@ class BrowserResource:
             return self._files.handle(entry.current)
         stored = await self._thread.call(session.content)
         digest = digest_of(stored.profile)
-        if digest != session.baseline:
-            sealed = await to_thread.run_sync(self._files.write, stored)
-            entry.current, session.baseline = sealed.version, digest
+        if digest != session.baseline or not self._files.path(entry.current).exists():
+            sealed = await to_thread.run_sync(self._files.seal, stored)
+            entry.current, entry.digest, session.baseline = sealed.version, digest, digest
         return self._files.handle(entry.current)
 
     async def write_mark(self, branch: Branch) -> str:
@@ -167,9 +172,9 @@ class BrowserResource:
         entry = self._entry(branch)
         session = entry.session
         if session is None:
-            return entry.current
+            return entry.digest
         mark = await self._thread.call(session.mark)
-        return entry.current if mark == session.baseline else mark
+        return entry.digest if mark == session.baseline else mark
 
     async def digest(self, sealed: Sealed) -> str:
         """SHA-256 of the content."""
@@ -304,7 +309,8 @@ class BrowserResource:
         self._mine(branch)
         entry = self._open.get(branch.id)
         if entry is not None and entry.session is not None:
-            await self._thread.call(entry.session.go_on)
+            with CancelScope(shield=True):
+                await self._thread.call(entry.session.go_on)
 
     # -- acting -----------------------------------------------------------------------------------------------
 
