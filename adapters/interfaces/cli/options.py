@@ -9,7 +9,7 @@ import typer
 
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.adapters.interfaces.control.client import Control
-from statefork.adapters.interfaces.control.protocol import Request
+from statefork.adapters.interfaces.control.protocol import Request, Then
 
 StateOption = Annotated[
     Path,
@@ -26,11 +26,10 @@ RefArgument = Annotated[
     ),
 ]
 ThenOption = Annotated[
-    str,
+    Then | None,
     typer.Option(
         "--then",
         help="What becomes of whoever is still at work at the deadline: abort (give up) or revoke (cancel them).",
-        metavar="abort|revoke",
         show_default=False,
     ),
 ]

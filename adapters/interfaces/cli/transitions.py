@@ -36,7 +36,7 @@ PARK_EXAMPLES = """
 
 def snapshot(
     env: EnvArgument,
-    then: ThenOption = "",
+    then: ThenOption = None,
     deadline: DeadlineOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
@@ -49,7 +49,7 @@ def snapshot(
 
 def reset(
     env: EnvArgument,
-    then: ThenOption = "",
+    then: ThenOption = None,
     deadline: DeadlineOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
@@ -63,7 +63,7 @@ def reset(
 def restore(
     env: EnvArgument,
     ref: RefArgument,
-    then: ThenOption = "",
+    then: ThenOption = None,
     deadline: DeadlineOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,

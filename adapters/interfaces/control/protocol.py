@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from statefork.journal.errors import StateforkError
 from statefork.journal.values import Json
+
+Then = Literal["abort", "revoke"]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,7 +46,7 @@ class OfEnvironment(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     env: str
-    then: str = ""
+    then: Then | None = None
     deadline_s: float | None = None
 
 
@@ -53,7 +55,7 @@ class Restore(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     env: str
     ref: str
-    then: str = ""
+    then: Then | None = None
     deadline_s: float | None = None
 
 

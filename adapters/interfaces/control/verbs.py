@@ -24,7 +24,7 @@ class Verb(NamedTuple):
 
 
 def _policy(engine: Engine, asked: ask.OfEnvironment | ask.Restore) -> DrainPolicy | None:
-    if not asked.then and asked.deadline_s is None:
+    if asked.then is None and asked.deadline_s is None:
         return None
     usual = engine.kernel.settings.drain
     return msgspec.convert(

@@ -1,0 +1,344 @@
+"""The command line as people and scripts use it: an engine in a process of its own, and commands beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statefork.adapters.interfaces.cli.main import VERBS, invoke
+from statefork.adapters.interfaces.control.address import SOCKET_PATH_BYTES_MAX, socket_path
+from statefork.adapters.interfaces.control.client import engine_runs
+
+CONTRACT = """
+[contract]
+name = "notes"
+[resources.db]
+adapter = "sqlite"
+base = "notes.sqlite3"
+[resources.page]
+adapter = "memory"
+initial = { greeting = "hello" }
+"""
+PROGRAM = (sys.executable, "-m", "statefork")
+READY_S = 60.0
+LIVE = ("create", "act", "snapshot", "fork", "clone", "reset", "restore", "park", "retire", "replay", "gc")
+
+
+class Engine:
+    """``statefork up`` in a process of its own, and the commands that use it."""
+
+    def __init__(self, folder: Path, state: Path) -> None:
+        self.state = state
+        self.contract = folder / "notes.toml"
+        self.contract.write_text(CONTRACT)
+        (folder / "notes.sqlite3").touch()
+        self.process: subprocess.Popen[str] | None = None
+        self.ready: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Return when it is ready."""
+        self.process = subprocess.Popen(
+            [*PROGRAM, "up", str(self.contract), "--state", str(self.state), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.ready = json.loads(read_line(self.process))
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """End it, and return its status and what it said meanwhile."""
+        assert self.process is not None
+        self.process.send_signal(how)
+        said, _ = self.process.communicate(timeout=READY_S)
+        return self.process.returncode, said
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line of a process, byte by byte, so that nothing of the one after it is taken away from ``select``."""
+    assert process.stdout is not None
+    file = process.stdout.fileno()
+    line = b""
+    while not line.endswith(b"\n"):
+        readable, _, _ = select.select([file], [], [], READY_S)
+        byte = os.read(file, 1) if readable else b""
+        if not byte:
+            process.kill()
+            raise AssertionError(process.communicate()[1])
+        line += byte
+    return line.decode()
+
+
+@contextmanager
+def engine(folder: Path, state: Path) -> Iterator[Engine]:
+    """A running engine, ended whatever happens."""
+    made = Engine(folder, state)
+    made.start()
+    try:
+        yield made
+    finally:
+        assert made.process is not None
+        if made.process.poll() is None:
+            made.process.terminate()
+            made.process.communicate(timeout=READY_S)
+
+
+class Commands:
+    """Runs commands in this process, on one state directory."""
+
+    def __init__(self, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.state = state
+        self.capsys = capsys
+
+    def __call__(self, *words: str, status: int = 0) -> str:
+        """What it printed."""
+        self.capsys.readouterr()
+        got = invoke([words[0], "--state", str(self.state), *words[1:]])
+        told = self.capsys.readouterr()
+        assert got == status, told
+        assert "Traceback" not in told.err
+        return told.out if status == 0 or told.out else told.err
+
+    def json(self, *words: str, status: int = 0) -> Any:
+        """The same, for scripts."""
+        return json.loads(self(words[0], "--json", *words[1:], status=status))
+
+
+@pytest.fixture
+def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(tmp_path / "state", capsys)
+
+
+PUT = '{"do": "put", "key": "basket", "value": "tea"}'
+
+
+def test_the_life_of_environments(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state) as running:
+        assert running.ready["contract"] == "notes"
+        assert stat.S_IMODE(socket_path(commands.state).stat().st_mode) == 0o600
+        assert commands.json("create", "a")["ref"] == "a@1"
+        assert commands.json("act", "a", PUT)["value"] == "tea"
+        assert "value: tea" in commands("act", "a", '{"do": "get", "key": "basket"}')
+        assert commands.json("act", "a", "look")["value"] == {"greeting": "hello", "basket": "tea"}
+        assert commands.json("snapshot", "a") == {"ref": "a@2", "env": "a", "generation": 2}
+        children = commands.json("fork", "a@2", "--name", "b", "--name", "c")["children"]
+        assert [child["ref"] for child in children] == ["b@1", "c@1"]
+        assert "d@1 is ready, cloned from a@2" in commands("clone", "a@2", "d")
+        assert commands.json("restore", "b", "a@1")["ref"] == "b@2"
+        assert commands.json("reset", "a", "--then", "revoke", "--deadline", "1")["ref"] == "a@3"
+        assert commands.json("park", "c")["ref"] == "c@1"
+        assert "d is retired" in commands("retire", "d")
+        assert commands.json("gc")["failed"] == []
+        states = {env["env"]: env["state"] for env in commands.json("ls")["environments"]}
+        assert states == {"a": "serving", "b": "serving", "c": "parked"}
+        assert [env["env"] for env in commands.json("ls", "--all")["environments"]] == ["a", "b", "c", "d"]
+        audited = commands.json("audit")
+        assert (audited["clean"], audited["exit_code"]) == (True, 0)
+        status, said = running.end()
+        assert (status, json.loads(said)) == (0, {"closed": True})
+    assert not socket_path(commands.state).exists()
+    states = {env["env"]: env["state"] for env in commands.json("ls")["environments"]}
+    assert states == {"a": "parked", "b": "parked", "c": "parked"}
+    assert commands.json("audit")["clean"]
+
+
+def test_replaying_says_what_it_compared(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state):
+        commands("create", "a")
+        for number in range(3):
+            commands("act", "a", json.dumps({"do": "add", "key": "count", "amount": number}))
+        told = commands.json("replay", "a", "--keep")
+        assert (told["verdict"], told["exact"], told["compared"]) == ("exact-observed", True, 3)
+        assert "exact-observed: a from a@1, 3 of 3" in commands("replay", "a")
+        assert "kept" not in commands("replay", "a")
+        assert told["child"] in {env["env"] for env in commands.json("ls")["environments"]}
+
+
+def test_reading_needs_no_engine(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state):
+        commands("create", "a")
+        commands("act", "a", PUT)
+        commands("snapshot", "a")
+    assert not engine_runs(commands.state)
+    shown = commands.json("show", "a@2")
+    assert shown["operation"] == "snapshot"
+    assert shown["timings_ms"]
+    assert set(shown["manifest"]) == {"db", "page"}
+    table = commands("show", "a@2")
+    assert "resources/db/" in table
+    assert "sqlite" in table
+    environment = commands.json("show", "a")
+    assert environment["lineage"] == ["a@2", "a@1"]
+    assert [generation["operation"] for generation in environment["generations"]] == ["create", "snapshot"]
+    action = commands.json("show", "a#1")
+    assert (action["number"], action["outcome"], action["action"]["key"]) == (1, "ok", "basket")
+    assert commands.json("show", "a@1+1") == action
+    lines = commands("log", "a").splitlines()
+    assert any("a@2 published by snapshot" in line for line in lines)
+    assert all("engine" not in line.split()[3] for line in lines)
+    last = [json.loads(line) for line in commands("log", "-n", "2", "--json").splitlines()]
+    assert [event["event"]["type"] for event in last] == ["environment.parked/1", "engine.stopped/1"]
+    assert [
+        json.loads(line) for line in commands("log", "--after", str(last[0]["position"]), "--json").splitlines()
+    ] == [last[1]]
+
+
+def test_output_in_a_pipe_is_plain(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state):
+        commands("create", "a")
+    command = [*PROGRAM, "ls", "--state", str(commands.state)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "\x1b" not in said
+    assert "─" not in said
+    head, row = said.splitlines()
+    assert head.split()[:3] == ["environment", "state", "generation"]
+    assert row.split()[:3] == ["a", "parked", "1"]
+
+
+def test_following_shows_events_as_they_happen(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state):
+        command = [*PROGRAM, "log", "-f", "--json", "--state", str(commands.state)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+            first = json.loads(read_line(following))
+            assert first["event"]["type"] == "journal.created/1"
+            commands("create", "a")
+            kinds = []
+            while not kinds or kinds[-1] != "environment.activated/1":
+                kinds.append(json.loads(read_line(following))["event"]["type"])
+            following.send_signal(signal.SIGINT)
+            assert following.wait(READY_S) == 130
+        assert "generation.published/1" in kinds
+
+
+def test_a_crash_is_recovered_and_its_losses_named(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state) as running:
+        commands("create", "a")
+        commands("act", "a", PUT)
+        commands("create", "b")  # is durable, and so is what was journaled before it
+        running.end(signal.SIGKILL)
+        assert {env["state"] for env in commands.json("ls")["environments"]} == {"to recover"}
+        assert "recovers what served" in commands("ls")
+        assert commands.json("create", "c", status=2)["error"]["code"] == "no_engine"
+        assert commands.json("audit")["clean"]
+        running.start()
+        assert running.ready["recovered"]["lost"] == {"a": [1], "b": []}
+        shown = commands.json("show", "a@2")
+        assert (shown["operation"], shown["lost_actions"]) == ("recover", [1])
+        assert commands.json("audit")["clean"]
+
+
+def test_a_state_directory_with_a_long_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = tmp_path / ("long" * 30) / "state"
+    assert len(os.fsencode(socket_path(state))) > SOCKET_PATH_BYTES_MAX
+    commands = Commands(state, capsys)
+    with engine(tmp_path, state):
+        assert commands.json("create", "a")["ref"] == "a@1"
+        assert engine_runs(state)
+
+
+@pytest.mark.parametrize("verb", LIVE)
+def test_commands_that_need_an_engine_say_how_to_start_one(verb: str, commands: Commands) -> None:
+    words = {"act": ("a", PUT), "restore": ("a", "a@1"), "clone": ("a@1", "b"), "gc": ()}.get(verb, ("a",))
+    told = commands(verb, *words, status=2)
+    assert told.startswith("error[no_engine]: no engine runs on the state directory")
+    assert "statefork up CONTRACT --state" in told
+    assert told.count("\n") == 1
+    assert commands.json(verb, *words, status=2)["error"]["code"] == "no_engine"
+
+
+def test_errors_of_the_engine_arrive_with_their_codes(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state) as running:
+        commands("create", "a")
+        for words, code, status in (
+            (("create", "a"), "environment_exists", 2),
+            (("create", "Not A Name"), "unknown_ref", 2),
+            (("act", "nobody", PUT), "unknown_environment", 2),
+            (("act", "a", '{"do": "fly"}'), "invalid_action", 2),
+            (("act", "a", '{"do": "fail", "key": "card"}'), "action_failed", 1),
+            (("act", "a", '{"do": "wait", "key": "bell"}', "--timeout", "0.05"), "action_timeout", 3),
+            (("act", "a", "look", "--screenshot", str(tmp_path / "now.png")), "usage", 2),
+            (("restore", "a", "a@9"), "unknown_ref", 2),
+            (("fork", "a@@1"), "unknown_ref", 2),
+            (("reset", "a", "--then", "panic"), "usage", 2),
+        ):
+            assert commands.json(*words, status=status)["error"]["code"] == code, words
+            assert commands(*words, status=status).startswith(f"error[{code}]: ")
+        command = [*PROGRAM, "up", str(running.contract), "--state", str(commands.state)]
+        second = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert second.returncode == 2
+        assert "error[state_locked]" in second.stderr
+
+
+def test_reading_what_is_not_there(tmp_path: Path, commands: Commands) -> None:
+    for words in (("ls",), ("log",), ("show", "a")):
+        assert commands.json(*words, status=2)["error"]["code"] == "state_missing"
+    assert commands.json("audit", status=2)["unreadable"]
+    with engine(tmp_path, commands.state):
+        commands("create", "a")
+    for words in (("log", "nobody"), ("show", "nobody"), ("show", "a@7"), ("show", "a#7"), ("show", "a#0")):
+        assert commands.json(*words, status=2)["error"]["code"] in ("unknown_environment", "unknown_ref"), words
+
+
+def test_usage_errors_are_one_line_and_status_2(commands: Commands, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["frobnicate"], ["show"], ["log", "-n", "many"], ["ls", "--nope"]):
+        assert invoke(words) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("error[usage]: ")
+        assert told.count("\n") == 1
+
+
+def test_a_bad_contract_is_named_with_its_place(tmp_path: Path, commands: Commands) -> None:
+    contract = tmp_path / "bad.toml"
+    (tmp_path / "x").touch()
+    contract.write_text('[contract]\nname = "bad"\n[resources.db]\nadapter = "sqlite"\nbase = "x"\nbsae = "y"\n')
+    command = [*PROGRAM, "up", str(contract), "--state", str(commands.state)]
+    said = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert said.returncode == 2
+    assert "error[contract_error]" in said.stderr
+    assert "bad.toml:6" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_a_defect_is_one_line_unless_it_is_debugged(
+    monkeypatch: pytest.MonkeyPatch, commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("nobody thought of it")
+
+    monkeypatch.setattr("statefork.adapters.interfaces.cli.ls.run", broken)
+    told = commands("ls", status=1)
+    assert told.startswith("error[internal]: ZeroDivisionError: nobody thought of it. This is a defect")
+    monkeypatch.setenv("STATEFORK_DEBUG", "1")
+    assert invoke(["ls", "--state", str(commands.state)]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commands: Commands) -> None:
+    Engine(tmp_path, commands.state)
+    notes = commands.json("doctor", str(tmp_path / "notes.toml"))
+    found = {finding["what"]: finding for finding in notes["findings"]}
+    assert notes["ok"]
+    assert found["db (sqlite)"]["found"]
+    assert not commands.state.exists()
+    assert not list(tmp_path.glob(".statefork-doctor-*"))
+    monkeypatch.setenv("STATEFORK_CHROMIUM", str(tmp_path / "nowhere"))
+    shop = commands.json("doctor", status=2)
+    (missing,) = [finding for finding in shop["findings"] if finding["grade"] == "missing"]
+    assert missing["what"] == "browser (browser)"
+    assert "apt-get install" in missing["advice"]
+
+
+def test_every_verb_is_tried_here() -> None:
+    tried = set(LIVE) | {"up", "ls", "log", "show", "audit", "doctor"}
+    assert set(VERBS) - tried == {"demo"}, "the demo has tests of its own"
