@@ -138,6 +138,7 @@ async def rollout(
         source=recording.origin,
         verdict=judge.verdict,
         actions=recording.actions,
+        steps=len(recording.steps),
         compared=judge.compared,
         unverified=judge.unverified,
         divergence=judge.divergence,

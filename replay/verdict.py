@@ -57,7 +57,8 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     source: Moment
     verdict: Verdict
     actions: int
-    compared: int
+    steps: int  # actions and inputs
+    compared: int  # of the steps
     unverified: tuple[str, ...] = ()
     divergence: Divergence | None = None
     kept: bool = False

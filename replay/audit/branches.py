@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,7 +18,6 @@ from statefork.replay.audit.heads import Heads
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.spill import open_spill
 
-_CONTENT = re.compile(r"[0-9a-f]{64}")
 _BASE = ""  # stands for the environment that the provisioned bases belong to: nobody
 _SCHEMA = """
 create table version (resource text, version text, env text, at int, described text,
@@ -76,7 +74,7 @@ class Branches(Checker):
         first, at, was = known
         if was != described:
             yield f"version {version} of {name} is not what it was at position {at}: a sealed version was written"
-        if first not in (env, _BASE) and not self._descends(env, source, name, version) and not _by_content(sealed):
+        if first not in (env, _BASE) and not self._descends(env, source, name, version):
             yield (
                 f"{env} publishes version {version} of {name}, which {first} sealed (position {at}), "
                 f"without descending from it: they shared a writable branch"
@@ -103,11 +101,6 @@ class Branches(Checker):
             if found is not None and found[0] == version:
                 return True
         return False
-
-
-def _by_content(sealed: Mapping[str, Any]) -> bool:
-    """A version that is named by the SHA-256 of what it holds: whoever has the same content has the same version."""
-    return _CONTENT.fullmatch(sealed["version"]) is not None
 
 
 def _digest(sealed: Mapping[str, Any]) -> str:

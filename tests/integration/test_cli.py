@@ -160,7 +160,7 @@ def test_replaying_says_what_it_compared(tmp_path: Path, commands: Commands) -> 
             commands("act", "a", json.dumps({"do": "add", "key": "count", "amount": number}))
         told = commands.json("replay", "a", "--keep")
         assert (told["verdict"], told["exact"], told["compared"]) == ("exact-observed", True, 3)
-        assert "exact-observed: a from a@1, 3 of 3" in commands("replay", "a")
+        assert "exact-observed: a from a@1, 3 of 3 steps compared (3 actions)" in commands("replay", "a")
         assert "kept" not in commands("replay", "a")
         assert told["child"] in {env["env"] for env in commands.json("ls")["environments"]}
 

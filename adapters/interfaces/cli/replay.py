@@ -31,7 +31,9 @@ def replay(
     """
     out = Out(as_json=as_json)
     answer: dict[str, Any] = ask(state, out, "replay", Replay(env=env, keep=keep))
-    done = f"{answer['compared']} of {answer['actions']} actions and inputs compared"
+    inputs = answer["steps"] - answer["actions"]
+    what = f"actions and {inputs} inputs" if inputs else "actions"
+    done = f"{answer['compared']} of {answer['steps']} steps compared ({answer['actions']} {what})"
     out.say(f"{answer['verdict']}: {env} from {_moment(answer['source'])}, {done}", "bold")
     for sentence in answer["unverified"]:
         out.say(f"  unverified: {sentence}")
