@@ -24,6 +24,9 @@ from tests.integration.browser_kit import Kit, Site, browser, script, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
+# Processes know nothing of event loops: where only they are killed, one loop is enough.
+ON_TRIO = pytest.mark.parametrize("anyio_backend", ["trio"])
+
 ENGINE = """
 import sys, anyio, pathlib
 from tests.integration.browser_kit import browser
@@ -150,6 +153,7 @@ async def die_under_an_action(kit: Kit, site: Site, binding: Binding, pid: int) 
             await kit.act(binding, a.Goto(f"{site.base}/slow"))
 
 
+@ON_TRIO
 async def test_a_dead_driver_is_replaced_too(tmp_path: Path) -> None:
     async with browser(tmp_path, own=True) as kit:
         await kit.fresh()
@@ -162,6 +166,7 @@ async def test_a_dead_driver_is_replaced_too(tmp_path: Path) -> None:
         await all_gone(tree)
 
 
+@ON_TRIO
 async def test_a_crashed_page_ends_its_own_context_only(tmp_path: Path) -> None:
     with serving() as site:
         async with browser(tmp_path, own=True, start=f"{site.base}/talk.html") as kit:
@@ -185,6 +190,7 @@ async def all_gone(pids: tuple[int, ...]) -> None:
     assert not alive
 
 
+@ON_TRIO
 async def test_killing_the_engine_leaves_no_process_and_no_temporary_file(tmp_path_factory: Any) -> None:
     state = tmp_path_factory.mktemp("s")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -196,6 +202,8 @@ async def test_killing_the_engine_leaves_no_process_and_no_temporary_file(tmp_pa
             said += await engine.stdout.receive()
         pids = tuple(int(pid) for pid in said.split())
         assert len(pids) > 3
+        # A terminal's Ctrl-C must reach the engine only, which parks its environments first.
+        assert os.getsid(engine.pid) not in {os.getsid(pid) for pid in pids}
         os.kill(engine.pid, signal.SIGKILL)
     await all_gone(pids)
     scratch = state / "runtimes" / "browser.tmp"

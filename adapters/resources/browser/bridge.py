@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import anyio
@@ -179,26 +179,3 @@ class AsyncioThread:
             return function()
 
         return asyncio.run_coroutine_threadsafe(run(), loop).result()
-
-
-async def to_its_end(work: Awaitable[T]) -> T:
-    """Await something on the loop that must not be cut in two, even when the caller's task is cancelled meanwhile.
-
-    The cancellation is raised afterwards.
-    """
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as cancel:
-            if task.cancelled():
-                raise
-            cancelled = cancel
-        except Exception:  # noqa: BLE001  # raised again by result() below
-            break
-    if cancelled is not None:
-        if not task.cancelled():
-            task.exception()
-        raise cancelled
-    return task.result()

@@ -119,10 +119,6 @@ class BrowserHost:
                 return (driver.pid, *(child.pid for child in driver.children(recursive=True)))
         return ()
 
-    def contexts(self) -> int:
-        """How many contexts the running browser holds."""
-        return len(self._browser.contexts) if self._browser is not None else 0
-
     async def new_context(self, **options: Any) -> BrowserContext:
         """A context that a cancellation can't orphan."""
         browser = await self.ready()

@@ -166,14 +166,14 @@ async def _register_workers(live: LiveContext, tabs: list[LiveTab], profile: Pro
     for origin, kept in profile.origins.items():
         if not kept.workers:
             continue
-        page = shown.get(origin)
-        hidden = None if page is not None else await live.hidden_page()
+        hidden = None if origin in shown else await live.hidden_page()
+        page = hidden or shown[origin]
         if hidden is not None:
             await hidden.route(lambda url: True, _document_only)
             await hidden.goto(origin + "/")
         try:
             for worker in kept.workers:
-                await (page or hidden).evaluate(script("worker"), worker)  # type: ignore[union-attr]  # one of the two
+                await page.evaluate(script("worker"), worker)
         except PlaywrightError as error:
             problems.append(f"{origin}: service worker: {error.message.splitlines()[0]}")
         finally:
