@@ -182,8 +182,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def points() -> Iterator[int]:
-    """The numbers of the moments to try: all on trio, every third on asyncio, which differs only below anyio."""
-    return itertools.count(1, 1 if sniffio.current_async_library() == "trio" else 3)
+    """The numbers of the moments to try: all on trio, every fifth on asyncio, which differs only below anyio."""
+    return itertools.count(1, 1 if sniffio.current_async_library() == "trio" else 5)
 
 
 class Later:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -21,6 +22,13 @@ from statefork.journal.values import Moment
 from tests.contract.engine_kit import SETTINGS, SMALL, STORES, House, Pause, points, put, until
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def silence(caplog: pytest.LogCaptureFixture) -> None:
+    """What is injected here is logged with tracebacks, thousands of them."""
+    caplog.set_level(logging.CRITICAL, logger="statefork.engine")
+
 
 Operation = Callable[[Kernel], Awaitable[object]]
 
