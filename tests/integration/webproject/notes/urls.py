@@ -5,6 +5,7 @@ from django.urls import path
 from django.views.static import serve
 
 from notes import views
+from notes.scan import scan
 
 urlpatterns = [
     path("notes/", views.notes),
@@ -24,5 +25,5 @@ urlpatterns = [
     path("unbound/", views.unbound),
     path("transaction/", views.transaction),
     path("echo/", views.echo),
-    path("scan/", views.scan),
+    path("scan/", scan),
 ]

@@ -4,9 +4,7 @@ Where a view must wait, it waits for a line from a named pipe, so that the tests
 """
 
 import contextvars
-import gc
 import threading
-import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -176,42 +174,3 @@ def transaction(request):
 def echo(request):
     """What reached the application of the request."""
     return JsonResponse({key: str(value) for key, value in request.META.items() if key.isupper()})
-
-
-def scan(request):
-    """Where the process still holds a marker: paths from modules, and how many dicts of any kind."""
-    marker = request.GET["a"] + request.GET["b"]  # in two parts, so that this request does not hold it
-    paths, seen = [], set()
-
-    def walk(value, depth, path):
-        if depth < 0 or id(value) in seen:
-            return
-        seen.add(id(value))
-        if isinstance(value, str | bytes):
-            if marker in (value if isinstance(value, str) else value.decode("latin-1")):
-                paths.append(path)
-        elif isinstance(value, dict):
-            for key, item in list(value.items()):
-                walk(key, 0, path)
-                walk(item, depth - 1, f"{path}.{str(key)[:40]}")
-        elif isinstance(value, list | tuple | set | frozenset):
-            for item in list(value)[:2000]:
-                walk(item, depth - 1, path)
-        elif isinstance(value, types.ModuleType):
-            return
-        elif hasattr(value, "cache_info"):
-            walk(gc.get_referents(value), depth - 1, path)
-        elif hasattr(value, "__dict__"):
-            walk(dict(vars(value)), depth - 1, path)
-
-    import sys
-
-    gc.collect()
-    for name, module in list(sys.modules.items()):
-        walk(dict(getattr(module, "__dict__", {})), 6, name)
-    holders = sum(
-        1
-        for value in gc.get_objects()
-        if isinstance(value, dict) and any(isinstance(item, str) and marker in item for item in list(value.values()))
-    )
-    return JsonResponse({"paths": paths, "holders": holders, "marker_length": len(marker)})

@@ -1,12 +1,12 @@
-"""The same settings with one guard of the server removed: ``NOTES_WITHOUT=module:function`` becomes a no-op.
+"""The settings under test with one guard of the server removed: ``NOTES_WITHOUT=module:function`` becomes a no-op.
 
-The web tests use it to see each check fail where its guard is missing.
+The web tests use it to see each check fail where its guard is missing. ``NOTES_SETTINGS`` names other settings.
 """
 
 import importlib
 import os
 
-from notes.settings import *  # noqa: F403  the settings under test, unchanged
+globals().update(vars(importlib.import_module(os.environ.get("NOTES_SETTINGS", "notes.settings"))))
 
 module, _, name = os.environ["NOTES_WITHOUT"].partition(":")
 owner = importlib.import_module(f"statefork.adapters.resources.web.{module}")

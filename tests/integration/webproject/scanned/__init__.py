@@ -1,0 +1,1 @@
+"""The shop's own settings and urls, with one more view: the scan for a marker."""
