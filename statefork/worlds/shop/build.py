@@ -61,7 +61,11 @@ def cached(progress: Progress, root: Path | None = None) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     target = (root or home / "statefork" / "worlds") / f"shop-{recipe_digest()[:16]}"
     if not target.is_dir():
-        build(target, progress)
+        try:
+            build(target, progress)
+        except OSError:
+            if not target.is_dir():  # else another process has built the same base meanwhile
+                raise
     return target
 
 
