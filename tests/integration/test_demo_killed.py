@@ -1,0 +1,103 @@
+"""The demo's engine is killed in the middle, and its state directory is served again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import statefork
+from statefork.engine.capsule import Phase
+from statefork.journal.events import ActionBegun, EnvironmentRetired, Event, GenerationPublished
+from statefork.journal.store import open_state
+from tests.integration.shop_kit import needs_shop, open_shop, seeded
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.shop, pytest.mark.timeout(400), needs_shop]
+
+KILLED_AFTER = (9, 100, 205)  # events: in the first creations, while agents act, about the forks
+WITNESSES = 2  # environments that are used again after each kill
+DEMO_S = 300.0
+TICK_S = 0.05
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "trio"
+
+
+def kill_demo(state: Path, after: int) -> None:
+    """Run the demo until its journal holds so many events on disk, then SIGKILL it and nothing else."""
+    command = [sys.executable, "-m", "statefork", "demo", "--envs", "4", "--state", str(state), "--keep"]
+    with (state / "demo.out").open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as demo:
+        for _ in range(int(DEMO_S / TICK_S)):
+            if events_on_disk(state) >= after:
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                demo.wait(TICK_S)
+                raise AssertionError(f"the demo ended too soon: {(state / 'demo.out').read_text()}")
+        os.kill(demo.pid, signal.SIGKILL)
+        demo.wait()
+
+
+def events_on_disk(state: Path) -> int:
+    """Asked of SQLite itself."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        with closing(sqlite3.connect(f"file:{state / 'journal.sqlite3'}?mode=ro", uri=True)) as journal:
+            return int(journal.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0])
+    return 0
+
+
+async def history(state: Path) -> list[Event]:
+    """Everything that is on disk."""
+    async with open_state(state, write=False) as opened:
+        return [recorded.event async for recorded in opened.journal.read()]
+
+
+def last_words(past: list[Event]) -> tuple[dict[str, GenerationPublished], dict[str, list[int]]]:
+    """The last publish of each environment that was alive, and the numbers of the actions begun after it."""
+    heads: dict[str, GenerationPublished] = {}
+    lost: dict[str, list[int]] = {}
+    for event in past:
+        if isinstance(event, EnvironmentRetired):
+            del heads[event.env], lost[event.env]
+        elif isinstance(event, GenerationPublished):
+            heads[event.env] = event
+            lost[event.env] = []
+        elif isinstance(event, ActionBegun):
+            lost[event.env].append(event.number)
+    return heads, lost
+
+
+@pytest.mark.parametrize("after", KILLED_AFTER)
+async def test_what_was_published_serves_again(tmp_path: Path, after: int) -> None:
+    kill_demo(seeded(tmp_path), after)
+    heads, lost = last_words(await history(tmp_path))
+    assert heads
+    async with open_shop(tmp_path) as engine:
+        assert {moment.env for moment in engine.recovered.recovered} == set(heads)
+        assert {env: list(numbers) for env, numbers in engine.recovered.lost.items()} == lost
+        assert engine.recovered.collection.failed == ()
+        again = await engine.gc()
+        assert (again.collected, again.failed) == ((), ())
+        for name, head in heads.items():
+            capsule = engine.capsules[name]
+            assert capsule.phase is Phase.PARKED
+            assert capsule.head.op == "recover"
+            assert capsule.head.manifest == head.manifest
+        for name in sorted(heads)[:WITNESSES]:
+            env = engine.environment(name)
+            seen = await env.observe()  # activates it
+            assert seen.url.startswith("http://shop.example/")
+            moment = await env.snapshot()
+            stores = engine.kernel.world.generation(moment).manifest
+            assert {store: stores[store].sealed for store in ("db", "media", "search")} == {
+                store: heads[name].manifest[store].sealed for store in ("db", "media", "search")
+            }
+    assert statefork.audit(tmp_path).clean
