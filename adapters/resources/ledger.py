@@ -277,6 +277,8 @@ class Ledger:
         for folder in ("layers", "sealed", "branches"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         remove_tree(self.root / "tmp")
+        for partial in [*(self.root / "sealed").glob("*.partial"), *(self.root / "branches").glob("*.partial")]:
+            partial.unlink()
         self._read("sealed", SealedRecord, lambda r: self._sealed.__setitem__(r.handle.version, r))
         self._read("branches", BranchRecord, lambda r: self._branches.__setitem__(r.handle.id, r))
         self._sweep()
@@ -310,7 +312,7 @@ class Ledger:
                 remove_tree(path)
 
     def _write(self, folder: str, name: str, record: msgspec.Struct) -> None:
-        write_whole(self._record_path(folder, name), msgspec.json.format(msgspec.json.encode(record)))
+        write_whole(self._record_path(folder, name), msgspec.json.encode(record))
 
     def _record_path(self, folder: str, name: str) -> Path:
         return self.root / folder / f"{name}.json"
@@ -318,12 +320,19 @@ class Ledger:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that it is never seen half-written."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    target = str(path)
+    partial = f"{target}.{secrets.token_hex(4)}.partial"
     try:
-        partial.write_bytes(data)
-        partial.replace(path)
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+        finally:
+            os.close(file)
+        os.replace(partial, target)  # noqa: PTH105 - on the path of every seal, where Path objects cost as much
     except BaseException:
-        partial.unlink(missing_ok=True)
+        Path(partial).unlink(missing_ok=True)
         raise
 
 

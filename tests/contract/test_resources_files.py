@@ -19,6 +19,13 @@ class TestPlainCopies(ResourceConformance):
 
 
 @pytest.mark.root
+class TestReflinks(ResourceConformance):
+    @pytest.fixture
+    def bench(self, tmp_path: Path, xfs_place: Path) -> Bench:
+        return bench_for("reflink", xfs_place / "state", tmp_path)
+
+
+@pytest.mark.root
 class TestOverlays(ResourceConformance):
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Iterator[Bench]:

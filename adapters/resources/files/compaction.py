@@ -41,5 +41,5 @@ def compacted(layers_on_disk: Layers, layers: tuple[str, ...], marks: Marks) -> 
     while count := mergeable(layers):
         merged, below = layers[:count], layers[count:]
         suffix = f"{_RANK}{rank(merged[0]) + 1}"
-        layers = (layers_on_disk.squash(merged, marks, suffix=suffix, pulse=pulse), *below)
+        layers = (layers_on_disk.squash(merged, below, marks, suffix=suffix, pulse=pulse), *below)
     return layers

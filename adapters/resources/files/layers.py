@@ -1,4 +1,8 @@
-"""Layers on disk: ``layers/<id>/tree`` holds a layer's bytes, ``layers/<id>/index`` says what it changes."""
+"""Layers on disk: ``layers/<id>/tree`` holds a layer's bytes, ``layers/<id>/index`` says what it changes.
+
+Paths are plain strings where there is one for every file of a tree: making a Path costs as much as creating the file.
+"""
+# ruff: noqa: PTH101, PTH102, PTH211 - for the same reason
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ from statefork.adapters.resources.files.tree import (
     lay,
     scan,
     show,
+    shown,
 )
 from statefork.adapters.resources.ledger import Ledger, write_whole
 from statefork.adapters.resources.reflink import Pulse, copy_bytes, no_pulse
@@ -87,15 +92,17 @@ class Layers:
     def materialise(self, layers: Sequence[str], target: Path, *, reflink: bool, pulse: Pulse = no_pulse) -> None:
         """Write what a stack of layers shows into a new directory: writable files of its own."""
         view = self.view(layers)
+        trees = {layer: str(self.tree(layer)) for layer in layers}
+        root = str(target)
         directories = []
         for path, node in view.walk():
-            pulse()
-            place = target / path if path else target
+            place = f"{root}/{path}" if path else root
             if node.is_directory():
-                place.mkdir(mode=0o700)
+                pulse()
+                os.mkdir(place, 0o700)
                 directories.append((place, node.entry))
             else:
-                copy_entry(self.tree(node.layer) / node.path, place, node.entry, reflink=reflink, pulse=pulse)
+                copy_entry(f"{trees[node.layer]}/{node.path}", place, node.entry, reflink=reflink, pulse=pulse)
         for place, entry in reversed(directories):
             dress(place, entry)
 
@@ -105,24 +112,38 @@ class Layers:
             tree = place / "tree"
             complete = True
             for path, entry in index.entries.items():
-                pulse()
-                target = tree / path if path else tree
+                target = f"{tree}/{path}" if path else str(tree)
                 if entry.kind == DIRECTORY:
-                    target.mkdir(mode=0o700)
+                    pulse()
+                    os.mkdir(target, 0o700)
                 elif entry.kind == WHITEOUT:
                     complete &= make_whiteout(target)
                 else:
-                    copy_entry(source / path, target, entry, reflink=reflink, pulse=pulse)
+                    copy_entry(f"{source}/{path}", target, entry, reflink=reflink, pulse=pulse)
             _dress_directories(tree, index)
             self.write_index(layer, Index(entries=index.entries, mountable=complete), place)
         return layer
 
-    def squash(self, layers: Sequence[str], marks: Marks, *, suffix: str = "", pulse: Pulse = no_pulse) -> str:
-        """One layer in place of several (top first) that lie on others. None of them may redirect."""
+    def squash(
+        self, layers: Sequence[str], below: Sequence[str], marks: Marks, *, suffix: str = "", pulse: Pulse = no_pulse
+    ) -> str:
+        """One layer in place of several (top first) that lie on the layers ``below``. None of them may redirect."""
         top = Node(Entry(DIRECTORY, mode=0o755), "", ROOT)
         for layer in reversed(layers):
             lay(top, layer, self.index(layer), keep_whiteouts=True)
-        return self._linked("merged", top.walk(), marks, suffix, pulse)
+        return self._linked("merged", self._without_vain_whiteouts(top, below), marks, suffix, pulse)
+
+    def _without_vain_whiteouts(self, top: Node, below: Sequence[str]) -> Iterator[tuple[str, Node]]:
+        """Leave out whiteouts of what is not there: in a directory that is not merged, overlayfs would list them."""
+        indexes = [self.index(layer) for layer in below]
+        alone: set[str] = set()  # directories through which nothing below is seen
+        for path, node in top.walk():
+            parent_alone = path != ROOT and path.rpartition("/")[0] in alone
+            if node.entry.kind == WHITEOUT and (parent_alone or not shown(indexes, path)):
+                continue
+            if node.is_directory() and (parent_alone or node.entry.opaque):
+                alone.add(path)
+            yield path, node
 
     def without_redirects(self, layer: str, below: Sequence[str], marks: Marks, pulse: Pulse = no_pulse) -> str:
         """The same layer with each redirected directory given whole, so that it can be squashed."""
@@ -150,20 +171,22 @@ class Layers:
         with self.ledger.new_layer(prefix, suffix) as (layer, place):
             tree = place / "tree"
             index = Index(entries={})
+            trees: dict[str, str] = {}
             for path, node in nodes:
-                pulse()
                 entry = msgspec.structs.replace(node.entry, redirect="")
                 index.entries[path] = entry
-                target = tree / path if path else tree
+                target = f"{tree}/{path}" if path else str(tree)
                 if entry.kind == DIRECTORY:
-                    target.mkdir(mode=0o700)
+                    os.mkdir(target, 0o700)
                     if entry.opaque:
                         index.marks = marks.kind
                         index.mountable &= mark_opaque(target, marks)
                 elif entry.kind == WHITEOUT:
                     index.mountable &= make_whiteout(target)
                 else:
-                    os.link(self.tree(node.layer) / node.path, target, follow_symlinks=False)
+                    pulse()
+                    source = trees.setdefault(node.layer, str(self.tree(node.layer)))
+                    os.link(f"{source}/{node.path}", target, follow_symlinks=False)
             _dress_directories(tree, index)
             self.write_index(layer, index, place)
         return layer
@@ -176,10 +199,10 @@ class Layers:
         return layer
 
 
-def copy_entry(source: Path, target: Path, entry: Entry, *, reflink: bool, pulse: Pulse = no_pulse) -> None:
+def copy_entry(source: str, target: str, entry: Entry, *, reflink: bool, pulse: Pulse = no_pulse) -> None:
     """Copy a file or link with its mode, times and, where that is allowed, owner."""
     if entry.kind == LINK:
-        target.symlink_to(entry.target)
+        os.symlink(entry.target, target)
         _own(target, entry)
         with contextlib.suppress(OSError):  # not every file system keeps the times of links
             os.utime(target, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
@@ -213,26 +236,26 @@ def _foreign(entry: Entry) -> bool:
     return os.geteuid() == 0 and (entry.uid, entry.gid) != (0, os.getegid())
 
 
-def _own(place: Path, entry: Entry) -> None:
+def _own(place: str, entry: Entry) -> None:
     if _foreign(entry):
         with contextlib.suppress(OSError):
             os.chown(place, entry.uid, entry.gid, follow_symlinks=False)
 
 
-def dress(place: Path, entry: Entry) -> None:
+def dress(place: str, entry: Entry) -> None:
     """Give a directory, once it is full, its owner, mode and times."""
     _own(place, entry)
-    place.chmod(entry.mode)
+    os.chmod(place, entry.mode)
     os.utime(place, ns=(entry.mtime_ns, entry.mtime_ns))
 
 
 def _dress_directories(tree: Path, index: Index) -> None:
     for path, entry in reversed(index.entries.items()):
         if entry.kind == DIRECTORY:
-            dress(tree / path if path else tree, entry)
+            dress(f"{tree}/{path}" if path else str(tree), entry)
 
 
-def make_whiteout(place: Path) -> bool:
+def make_whiteout(place: str) -> bool:
     """Stand a whiteout where overlayfs looks for one; False where this user may not."""
     try:
         os.mknod(place, stat.S_IFCHR, os.makedev(0, 0))
@@ -241,7 +264,7 @@ def make_whiteout(place: Path) -> bool:
     return True
 
 
-def mark_opaque(place: Path, marks: Marks) -> bool:
+def mark_opaque(place: str, marks: Marks) -> bool:
     """Mark a directory opaque for overlayfs; False where this user may not."""
     try:
         os.setxattr(place, marks.opaque, b"y")

@@ -121,10 +121,8 @@ def _stamp(status: os.stat_result, directory_changes: bool) -> Stamp:
 
 def mark_of(stamps: Stamps, before: str = "") -> str:
     """A short name for a state of stamps, and of what was sealed before them."""
-    whole = hashlib.sha256(before.encode())
-    for path in sorted(stamps):
-        whole.update(msgspec.msgpack.encode((os.fsencode(path), stamps[path])))
-    return whole.hexdigest()[:32]
+    facts = [(os.fsencode(path), stamps[path]) for path in sorted(stamps)]
+    return hashlib.sha256(msgspec.msgpack.encode((before, facts))).hexdigest()[:32]
 
 
 def _delta(index: Index, old: Stamps, new: Stamps) -> Index:

@@ -163,7 +163,7 @@ class OverlayTrees:
         """An empty writable layer. It is the tree's root, so it gets the mode, owner and times of the one below."""
         place = self._layers.tree(upper)
         place.mkdir(parents=True)
-        dress(place, self._layers.index(layers[0]).entries[ROOT])
+        dress(str(place), self._layers.index(layers[0]).entries[ROOT])
 
     def _work(self, upper: str) -> Path:
         return self._layers.ledger.layer(upper) / "work"

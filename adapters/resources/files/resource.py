@@ -167,8 +167,8 @@ class FilesResource:
         )
         record = BranchRecord(handle=handle, over=sealed, layers=layers, upper=trees.upper_for(branch_id))
         with failures_told(self.name, "opening a branch", env=owner.env), self._ledger.pinned(layers):
-            self._ledger.put_branch(record)
             try:
+                self._ledger.put_branch(record)
                 mark = trees.open(record)
                 # The strategy may have written other layers for the same content.
                 self._ledger.put_branch(msgspec.structs.replace(self._ledger.branch(handle), mark=mark))

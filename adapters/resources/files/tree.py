@@ -183,6 +183,22 @@ def show(indexes: list[tuple[str, Index]]) -> Node:
     return view
 
 
+def shown(indexes: list[Index], path: str) -> bool:
+    """Whether a stack of indexes, top first and without redirects, shows anything at a path."""
+    ancestors = [path[:at] for at, character in enumerate(path) if character == "/"]
+    for index in indexes:
+        entry = index.entries.get(path)
+        if entry is not None:
+            return entry.kind != WHITEOUT
+        if any(_hides(index.entries.get(ancestor)) for ancestor in ancestors):
+            return False
+    return False
+
+
+def _hides(entry: Entry | None) -> bool:
+    return entry is not None and (entry.kind != DIRECTORY or entry.opaque)
+
+
 def lay(view: Node, layer: str, index: Index, *, keep_whiteouts: bool = False) -> None:
     """Put a layer on top of a view, in place.
 

@@ -170,8 +170,8 @@ class SqliteResource:
         )
         record = BranchRecord(handle=handle, over=sealed, layers=layers)
         with failures_told(self.name, "opening a branch", env=owner.env), self._ledger.pinned(layers):
-            self._ledger.put_branch(record)
             try:
+                self._ledger.put_branch(record)
                 path.parent.mkdir(parents=True)
                 self._copy(self._ledger.layer(layers[0]) / FILE_NAME, path)
                 path.chmod(0o644)
