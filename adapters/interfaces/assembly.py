@@ -8,14 +8,14 @@ from pathlib import Path
 
 import anyio
 import msgspec
-from statefork.engine.kernel import Kernel, open_kernel
-from statefork.engine.runtimes import reap_leftovers
 
 from statefork.adapters.interfaces.gateway import open_gateway
 from statefork.adapters.interfaces.registry import make_resources
 from statefork.adapters.interfaces.worlds import Progress, prepare_bases, read_contract
 from statefork.engine.contract import check_bases
+from statefork.engine.kernel import Kernel, open_kernel
 from statefork.engine.ports import AdmissionRequest, Blobs, RequestLease, Services
+from statefork.engine.runtimes import reap_leftovers
 from statefork.engine.settings import Settings
 from statefork.journal.log import Journal
 from statefork.journal.store import open_state
@@ -68,7 +68,6 @@ async def assemble(
 ) -> AsyncIterator[Assembled]:
     """A running engine over a state directory. See :func:`statefork.open_engine` for what is raised."""
     parsed, file = read_contract(contract)
-    state = state.absolute()
     async with open_state(state, write=True) as opened:
         await anyio.to_thread.run_sync(reap_leftovers, opened.path, opened.journal.id)
         base_dir = await anyio.to_thread.run_sync(prepare_bases, parsed, file, opened.path, progress or _silent)

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, closing
 from typing import Any
 
 import msgspec
-from statefork.engine.kernel import EvaluationContext, Kernel
 
 from statefork.adapters.interfaces.views import Seen
 from statefork.engine.capsule import Capsule
 from statefork.engine.errors import ActionFailed, ActionTimeout, NotReady
+from statefork.engine.kernel import EvaluationContext, Kernel
 from statefork.engine.ports import Blobs
 from statefork.engine.refs import Ref, as_ref, resolve
 from statefork.engine.settings import DrainPolicy

@@ -17,9 +17,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-from statefork.engine.kernel import Kernel, Settings
-from statefork.engine.memory import process_pss
-from statefork.replay.rollout import RolloutResult, rollout
 
 from statefork.adapters.interfaces.assembly import Assembled, assemble
 from statefork.adapters.interfaces.environment import Environment
@@ -28,11 +25,14 @@ from statefork.adapters.interfaces.worlds import Progress
 from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.collect import GcReport
 from statefork.engine.errors import ForeignHandle, PartialFork
+from statefork.engine.kernel import Kernel, Settings
+from statefork.engine.memory import process_pss
 from statefork.engine.ports import Blobs, Change, Resident
 from statefork.engine.recovery import RecoveryReport
 from statefork.engine.refs import Ref, as_ref, resolve
 from statefork.journal.log import Journal
 from statefork.journal.values import Moment
+from statefork.replay.rollout import RolloutResult, rollout
 
 __all__ = ["Engine", "Environment", "open_engine"]
 
