@@ -17,7 +17,8 @@ import sniffio
 from statefork.adapters.resources.memory import Call, MemoryResource, MemoryWorld, Options
 from statefork.engine.contract import Contract, parse_contract
 from statefork.engine.kernel import ActResult, DrainPolicy, Kernel, Settings, open_kernel
-from statefork.engine.ports import AdmissionRequest
+from statefork.engine.ports import AdmissionRequest, Clock
+from statefork.engine.settings import SystemClock
 from statefork.journal.blobs import MemoryBlobs
 from statefork.journal.events import Event
 from statefork.journal.log import Journal, Recorded
@@ -102,6 +103,7 @@ class House:
         before_commit: Hook | None = None,
         after_commit: Hook | None = None,
         hook: Meddle | None = None,
+        clock: Clock | None = None,
         check: bool = True,
     ) -> AsyncIterator[Kernel]:
         """An engine; when its body ends well, it is closed and everything is checked."""
@@ -114,6 +116,7 @@ class House:
                 resources={name: self.resource(name, journal.id) for name in self.contract.order},
                 blobs=MemoryBlobs(),
                 settings=settings,
+                clock=clock or SystemClock(),
             ) as kernel:
                 yield kernel
             self.world.hook = None
