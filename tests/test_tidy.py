@@ -43,7 +43,7 @@ SILENCED = re.compile(
     r"#\s*(?:type:\s*ignore(?:\[[\w, -]+\])?|noqa(?::\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?|pragma:\s*no\s+\w+)"
     r"\W*(?P<reason>.*)"
 )
-FRAMEWORK_MODULES = frozenset({"apps", "models", "repository"})
+FRAMEWORK_MODULES = frozenset({"apps", "formats", "models", "repository"})
 """Module names that Django and its apps look for in a package that the settings name."""
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -160,7 +160,7 @@ def test_no_module_is_dead() -> None:
         str(path)
         for path in modules
         if path.name not in ("__init__.py", "__main__.py")
-        if not (path.stem in FRAMEWORK_MODULES and module_name(path.parent / "__init__.py") in used)
+        if not (path.stem in FRAMEWORK_MODULES and any(module_name(parent) in used for parent in path.parents))
         if not any(name == module_name(path) or name.startswith(module_name(path) + ".") for name in used)
     ]
     assert not dead, "nobody imports it and no entry point names it"

@@ -11,6 +11,7 @@ import pytest
 from statefork.adapters.interfaces.registry import BUILT_IN, adapter_module
 from statefork.engine.contract import parse_contract
 from statefork.engine.transitions import diagram
+from tests.integration.document_kit import blocks
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ROW = re.compile(r"^\| `(?P<key>\w+)` \| (?P<type>[^|]+) \| (?P<default>[^|]+) \| [^|]+ \|$", re.MULTILINE)
@@ -61,9 +62,9 @@ def test_the_reference_has_a_section_for_each_adapter_and_no_other() -> None:
 def test_every_toml_contract_in_the_documents_is_valid() -> None:
     found = 0
     for document in sorted(DOCS.rglob("*.md")):
-        for block in re.findall(r"^```toml\n(.*?)^```", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-            if "[contract]" in block:
-                contract = parse_contract(block, document.name, adapters=BUILT_IN)
+        for block in blocks(document.read_text(encoding="utf-8")):
+            if block.language == "toml" and "[contract]" in block.body and block.file != "wrong.toml":
+                contract = parse_contract(block.body, document.name, adapters=BUILT_IN)
                 for name, spec in contract.resources.items():
                     contract.convert(name, adapter_module(spec.adapter).Options)
                 found += 1
