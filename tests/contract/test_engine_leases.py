@@ -444,7 +444,7 @@ async def test_requests_of_a_staged_activation_belong_to_the_staging(house: Hous
     house_door: list[object] = []
 
     async def hook(call: object) -> None:
-        if (call.resource, call.method, call.when) == ("page", "bind", "before") and kernel_ready:  # type: ignore[attr-defined]
+        if (call.resource, call.method, call.when) == ("page", "bind", "before") and kernel_ready:  # type: ignore[attr-defined]  # a Call
             (binding,) = [one for one in house.world.bindings.values() if one.resource == "app" and is_new(one)]
             asked = request(kernel, "shop", identity=binding.identity, method="POST")
             async with kernel.admit(asked) as lease:
@@ -474,7 +474,7 @@ async def test_a_request_that_staging_left_open_is_revoked(house: House) -> None
                 ended.append(error)
 
         async def hook(call: object) -> None:
-            if (call.resource, call.method, call.when) == ("page", "bind", "after"):  # type: ignore[attr-defined]
+            if (call.resource, call.method, call.when) == ("page", "bind", "after"):  # type: ignore[attr-defined]  # a Call
                 (binding,) = [one for one in house.world.bindings.values() if one.resource == "page" and is_new(one)]
                 tasks.start_soon(long_poll, binding.identity)
                 await anyio.wait_all_tasks_blocked()
