@@ -101,9 +101,9 @@ class MemoryResource:
             pass
 
     async def provision(self) -> Sealed:
-        """The initial content; its version is the digest of it."""
+        """The initial content; its version is named by the journal and the content."""
         async with self._call("provision"):
-            version = f"{self.name}-base-{_digest(self._options.initial)[:16]}"
+            version = f"{self.name}-base-{_digest({self._journal: self._options.initial})[:16]}"
             return self._keep(version, self._options.initial)
 
     def _keep(self, version: str, content: Mapping[str, Json]) -> Sealed:
