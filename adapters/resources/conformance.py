@@ -113,8 +113,9 @@ class Driver:
         await self.resource.discard(branch)
 
     async def handles(self) -> list[Handle]:
-        """The inventory, sorted."""
-        return sorted([handle async for handle in self.resource.inventory()], key=repr)
+        """The versions and branches of the inventory, sorted; a resource may report bindings too."""
+        found = [handle async for handle in self.resource.inventory()]
+        return sorted([handle for handle in found if not isinstance(handle, Binding)], key=repr)
 
     async def changes(self, before: Sealed, after: Sealed) -> list[str]:
         """``kind name`` of every difference."""

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("statefork.adapters.resources.conformance")
+
 
 def _mounted(*command: str) -> str:
     """Run mount; what it says when it can't."""
