@@ -35,6 +35,7 @@ class Drain:
         found = [*self._context.gate.held, *self._background]
         if len(found) <= self._names_max:
             return tuple(found)
+        found.sort(key=lambda one: one.how == "ended")  # what did not end by itself is never left out first
         rest = Held(holder=f"… and {len(found) - self._names_max + 1} more", how="ended")
         return (*found[: self._names_max - 1], rest)
 

@@ -106,11 +106,6 @@ class Lease:
             lease = lease.parent
         return True
 
-    @property
-    def fenced(self) -> bool:
-        """Whether a switch went on without waiting for its end: it holds nothing but an abandoned branch."""
-        return self.tree.id not in self.gate.trees
-
     async def __aenter__(self) -> Lease:
         assert not self.entered, "a lease is used once"
         self.gate.count_in(self)

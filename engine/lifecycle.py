@@ -11,7 +11,7 @@ import anyio
 from statefork.engine.capsule import Phase
 from statefork.engine.collect import collect
 from statefork.engine.conductor import Conductor
-from statefork.engine.errors import ContractError, StateforkError
+from statefork.engine.errors import ContractError
 from statefork.engine.ports import Resource
 from statefork.engine.recovery import RecoveryReport, recover
 from statefork.journal.errors import JournalError
@@ -80,8 +80,8 @@ async def closing(conductor: Conductor, run: str) -> None:
         async with limiter:
             try:
                 await conductor.park(env, "the engine closes", conductor.settings.drain_at_end)
-            except (StateforkError, JournalError):
-                _logger.warning("%s could not be parked and will be recovered", env, exc_info=True)
+            except Exception:
+                _logger.exception("%s could not be parked and will be recovered", env)
 
     with anyio.CancelScope(shield=True):
         with anyio.move_on_after(conductor.settings.close_s):

@@ -117,7 +117,8 @@ class Resource(Protocol):
     async def seal(self, branch: Branch) -> Sealed:
         """Make the quiesced branch's present content an immutable version; the branch goes on, over it.
 
-        A branch that is unchanged since its last seal gives the very same Sealed, for free.
+        A branch that is unchanged since its last seal gives the very same Sealed, for free; unless that version was
+        discarded meanwhile (an aborted transition does so), then it is sealed anew.
         """
         ...
 
