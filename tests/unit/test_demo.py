@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import typer
@@ -15,7 +17,8 @@ pytest.importorskip("oscar", reason="the demo's packages: pip install 'statefork
 
 from statefork.adapters.interfaces.cli import demo as command
 from statefork.adapters.interfaces.cli.faults import EXIT_CANNOT, exit_status, one_line
-from statefork.engine.errors import ContractError, MissingDependency
+from statefork.engine.errors import ContractError, MissingDependency, TransitionAborted
+from statefork.worlds.shop import demo as scenario
 from statefork.worlds.shop import show
 from statefork.worlds.shop.report import (
     Audited,
@@ -28,6 +31,9 @@ from statefork.worlds.shop.report import (
     RuntimeMemory,
     Timing,
 )
+
+if TYPE_CHECKING:
+    from statefork.adapters.interfaces.python import Engine
 
 
 def report(*problems: str) -> DemoReport:
@@ -165,3 +171,38 @@ def test_too_few_or_too_many_environments(envs: str, tmp_path: Path) -> None:
     code, said = run("--envs", envs, "--state", str(tmp_path / "state"))
     assert code == 2
     assert "must be from 4 to 64" in said
+
+
+class _Engine:
+    """Only what the first act asks of an engine; one environment can't be made."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+
+    async def create(self, name: str) -> Any:
+        if name == "shop-3":
+            raise TransitionAborted("branching media failed: no space left", environment=name)
+        return SimpleNamespace(name=name, capsule=SimpleNamespace(actions=0))
+
+    async def cost(self) -> None:
+        raise RuntimeError("nobody counts here")
+
+
+@pytest.mark.anyio
+async def test_what_fails_in_one_environment_does_not_hide_the_others(tmp_path: Path) -> None:
+    told: list[tuple[str, str]] = []
+
+    async def no_warming(env: object) -> None:
+        pass
+
+    demo = scenario.Demo(
+        cast("Engine", _Engine(tmp_path)), environments=4, run=1, tell=lambda name, what: told.append((name, what))
+    )
+    demo.warm = no_warming  # type: ignore[method-assign]  # there is no server
+    await demo.create()
+    assert list(demo.cast) == ["shop-1", "shop-2", "shop-4"]
+    assert demo.errors["shop-3"] == ["created: TransitionAborted: branching media failed: no space left"]
+    assert ("shop-4", "created") in told
+    assert demo.errors[""] == ["memory with 1: RuntimeError: nobody counts here"]
+    await demo.reset()  # shop-3 is not there to be reset: nothing is done, and nothing raised
+    assert demo.replayed is None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
+import httpx
 
 from statefork.adapters.interfaces.environment import Environment
 from statefork.adapters.interfaces.python import Engine
@@ -25,6 +26,7 @@ from statefork.worlds.shop.evaluators import Evaluate, Judge
 from statefork.worlds.shop.report import Checked, Replayed
 
 ENVIRONMENTS_MIN, ENVIRONMENTS_MAX = 4, 64
+WARM_READERS, WARM_ROUNDS = 6, 4
 
 Tell = Callable[[str, str], None]
 """Called with an environment's name ("" for the engine) and a sentence about what it has just done."""
@@ -157,9 +159,23 @@ class Demo:
                 # Those who write a review choose the same article: a key that is unique in a shop, in two of them.
                 seed = 0 if role.agent is agents.write_review else number
                 self.enter(env, role, origin="base", seed=seed)
+                if number == 1:
+                    await self.warm(env)
             if len(self.cast) in (1, self.wanted):
                 async with self.step("", f"memory with {len(self.cast)}", quiet=True):
                     self.costs["one" if len(self.cast) == 1 else "all"] = await self.engine.cost()
+
+    async def warm(self, env: Environment) -> None:
+        """Have every thread of the server render a few pages, so that growing warm is not counted as an environment."""
+
+        async def read() -> None:
+            async with httpx.AsyncClient(base_url=env.base_url(), trust_env=False, timeout=60) as client:
+                for _ in range(WARM_ROUNDS):
+                    (await client.get("/catalogue/")).raise_for_status()
+
+        async with anyio.create_task_group() as group:
+            for _ in range(WARM_READERS):
+                group.start_soon(read)
 
     async def fork(self) -> None:
         """Four siblings from the middle of a checkout, which end differently; the parent goes on unharmed."""

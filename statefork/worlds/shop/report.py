@@ -78,8 +78,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     runtimes: tuple[RuntimeMemory, ...]
     engine: int
     how: str = (
-        "PSS of each process tree from smaps_rollup, measured with one environment and again with all of them, each "
-        "showing the start page; per environment = the difference / (environments - 1)"
+        "PSS of each runtime's processes from smaps_rollup, measured with one environment (the server warmed by some "
+        "requests) and again with all of them, each showing the start page; per environment = the difference / "
+        "(environments - 1)"
     )
 
 
