@@ -323,7 +323,7 @@ async def test_the_proof_fails_without_the_guard(
     async with open_scene(base, tmp_path) as scene:
         monkeypatch.setattr(owner, name, replacement)
         try:
-            with anyio.fail_after(25):
+            with anyio.fail_after(12):
                 await proof(scene)
         except (Exception, ExceptionGroup):  # noqa: BLE001 - however it fails, it must
             failed = True

@@ -213,7 +213,7 @@ def hostile(draw: st.DrawFn) -> bytes:
 
 
 @given(data=st.lists(hostile(), min_size=1, max_size=3))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_bytes_crash_the_gateway_or_carry_a_ticket_through(data: list[bytes]) -> None:
     faults: list[logging.LogRecord] = []
     handler = logging.Handler(logging.WARNING)

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -25,7 +25,7 @@ from tests.integration.web_kit import PROJECT, Place, World, build_base, open_wo
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "trio"
 
@@ -33,6 +33,13 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_base(tmp_path_factory.mktemp("notes") / "base")
+
+
+@pytest.fixture(scope="module")
+async def world(base: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """One server for all tests that do nothing to the server itself; each opens environments of its own."""
+    async with open_world(base, tmp_path_factory.mktemp("world")) as shared:
+        yield shared
 
 
 async def write_line(pipe: Path, line: str = "go") -> None:
@@ -134,29 +141,24 @@ async def thread_is_counted(world: World) -> None:
         assert b.titles() == ["first"]
 
 
-async def test_interleaved_writes_under_equal_keys(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world:
-        await separate(world)
+async def test_interleaved_writes_under_equal_keys(world: World) -> None:
+    await separate(world)
 
 
-async def test_nothing_of_the_abandoned_future_after_a_rollback(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world:
-        await after_a_rollback(world)
+async def test_nothing_of_the_abandoned_future_after_a_rollback(world: World) -> None:
+    await after_a_rollback(world)
 
 
-async def test_stores_are_refused_without_an_environment(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world:
-        await refused_without_environment(world)
+async def test_stores_are_refused_without_an_environment(world: World) -> None:
+    await refused_without_environment(world)
 
 
-async def test_a_marker_of_one_environment_is_nowhere_once_it_is_released(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world:
-        await nothing_stays(world)
+async def test_a_marker_of_one_environment_is_nowhere_once_it_is_released(world: World) -> None:
+    await nothing_stays(world)
 
 
-async def test_a_thread_after_its_response_is_counted_and_bound(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world:
-        await thread_is_counted(world)
+async def test_a_thread_after_its_response_is_counted_and_bound(world: World) -> None:
+    await thread_is_counted(world)
 
 
 Check = Callable[[World], Awaitable[None]]
@@ -183,8 +185,8 @@ async def test_each_check_fails_without_its_guard(
             await check(world)
 
 
-async def test_cookies_of_one_environment_mean_nothing_in_another(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world, world.place("a") as a, world.place("b") as b:
+async def test_cookies_of_one_environment_mean_nothing_in_another(world: World) -> None:
+    async with world.place("a") as a, world.place("b") as b:
         await a.client.post("/login/", data={"user": "alice"})
         assert (await a.client.get("/whoami/")).text == "alice"
         cookies = dict(a.client.cookies)
@@ -194,8 +196,8 @@ async def test_cookies_of_one_environment_mean_nothing_in_another(base: Path, tm
         assert stolen.text == ""
 
 
-async def test_only_the_right_ticket_opens_the_server(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world, world.place("a") as a, world.place("b"):
+async def test_only_the_right_ticket_opens_the_server(world: World) -> None:
+    async with world.place("a") as a, world.place("b"):
         key = world.web.server.ticket_key
 
         async def ask(ticket: str | None) -> httpx.Response:
@@ -218,8 +220,8 @@ async def test_only_the_right_ticket_opens_the_server(base: Path, tmp_path: Path
         assert "statefork" not in seen.lower(), "the application must not see the ticket"
 
 
-async def test_a_job_carries_its_environment_and_its_pool_thread_does_not(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world, world.place("a") as a, world.place("b") as b:
+async def test_a_job_carries_its_environment_and_its_pool_thread_does_not(world: World) -> None:
+    async with world.place("a") as a, world.place("b") as b:
         for place in (a, b, a):
             title = f"job-{len(place.titles())}"
             await place.client.get("/job/", params={"pipe": str(place.pipe()), "title": title})
@@ -234,8 +236,8 @@ async def test_a_job_carries_its_environment_and_its_pool_thread_does_not(base: 
         assert all(binding["work"] == [] for binding in stats["bindings"])
 
 
-async def test_a_streaming_response_keeps_its_binding(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world, world.place("a") as a, world.place("b") as b:
+async def test_a_streaming_response_keeps_its_binding(world: World) -> None:
+    async with world.place("a") as a, world.place("b") as b:
         async with a.client.stream("GET", "/stream/", params={"pipe": str(a.pipe())}) as response:
             lines = response.aiter_lines()
             assert await anext(lines) == "1"
@@ -249,8 +251,8 @@ async def test_a_streaming_response_keeps_its_binding(base: Path, tmp_path: Path
             await world.web.drained(a.branch)
 
 
-async def test_quiesce_closes_every_connection_and_thaw_lets_them_reopen(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world, world.place("a") as a, world.place("b") as b:
+async def test_quiesce_closes_every_connection_and_thaw_lets_them_reopen(world: World) -> None:
+    async with world.place("a") as a, world.place("b") as b:
         for place in (a, b):
             assert (await place.client.get("/notes/")).status_code == 200
         await world.web.quiesce(a.branch)
@@ -265,8 +267,8 @@ async def test_quiesce_closes_every_connection_and_thaw_lets_them_reopen(base: P
         assert (await a.client.get("/notes/")).status_code == 200
 
 
-async def test_an_open_transaction_is_named_and_nothing_is_closed(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world, world.place("a") as a:
+async def test_an_open_transaction_is_named_and_nothing_is_closed(world: World) -> None:
+    async with world.place("a") as a:
         async with a.client.stream("GET", "/transaction/", params={"pipe": str(a.pipe())}) as response:
             lines = response.aiter_lines()
             assert await anext(lines) == "data: open"
@@ -279,8 +281,23 @@ async def test_an_open_transaction_is_named_and_nothing_is_closed(base: Path, tm
         await world.web.thaw(a.branch)
 
 
-async def test_an_event_stream_is_held_while_its_environment_is_quiesced(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world, world.place("a") as a:
+async def test_a_transaction_that_ends_soon_is_waited_for(world: World) -> None:
+    async with world.place("a") as a:
+        async with a.client.stream("GET", "/transaction/", params={"pipe": str(a.pipe())}) as response:
+            lines = response.aiter_lines()
+            assert await anext(lines) == "data: open"
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(world.web.quiesce, a.branch)
+                await write_line(a.pipe())
+            stats = (await world.web.server.call("stats"))["bindings"][0]
+            assert (stats["gate"], stats["connections"]) == ("held", 0)
+            await world.web.thaw(a.branch)
+            assert [line async for line in lines if line] == ["data: done"]
+        assert a.titles() == ["first", "in a transaction"], "what the transaction wrote was lost"
+
+
+async def test_an_event_stream_is_held_while_its_environment_is_quiesced(world: World) -> None:
+    async with world.place("a") as a:
         async with a.client.stream("GET", "/events/", params={"pipe": str(a.pipe())}) as response:
             lines = response.aiter_lines()
             assert await anext(lines) == ": open"
@@ -297,8 +314,8 @@ async def test_an_event_stream_is_held_while_its_environment_is_quiesced(base: P
             assert await anext(lines) == "data: two 2"
 
 
-async def test_what_lives_on_after_terminate_is_named_and_reaches_no_store(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world, world.place("a") as a:
+async def test_what_lives_on_after_terminate_is_named_and_reaches_no_store(world: World) -> None:
+    async with world.place("a") as a:
         await a.client.get("/later/", params={"pipe": str(a.pipe()), "title": "ghost"})
         with anyio.move_on_after(0.05) as scope:
             await world.web.drained(a.branch)
@@ -348,8 +365,8 @@ anyio.run(main, backend="trio")
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-async def test_binding_again_with_other_stores_replaces_them(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world, world.place("a") as a, world.place("b") as b:
+async def test_binding_again_with_other_stores_replaces_them(world: World) -> None:
+    async with world.place("a") as a, world.place("b") as b:
         await marks(a, "alpha")
         again = await world.web.bind(a.branch, a.identity, world.needs(a.identity, a.root))
         assert again == a.binding
@@ -361,8 +378,8 @@ async def test_binding_again_with_other_stores_replaces_them(base: Path, tmp_pat
         assert (await a.client.get("/notes/")).json() == {"titles": ["first", "lamp"]}
 
 
-async def test_not_ready_names_what_is_missing(base: Path, tmp_path: Path) -> None:
-    async with open_world(base, tmp_path) as world, world.place("a") as a:
+async def test_not_ready_names_what_is_missing(world: World) -> None:
+    async with world.place("a") as a:
         (a.root / "search").rename(a.root / "gone")
         with pytest.raises(NotReady, match="store 'search' has no directory"):
             await world.web.probe(a.binding)

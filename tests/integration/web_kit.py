@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sqlite3
@@ -66,6 +67,7 @@ class World:
         self.web = web
         self.gateway = gateway
         self.keeper = keeper
+        self._places = itertools.count(1)
 
     def needs(self, identity: Identity, root: Path) -> Needs:
         """Bindings of the stores that lie under ``root``."""
@@ -84,7 +86,7 @@ class World:
     ) -> AsyncIterator[Place]:
         """An environment bound to a copy of ``source`` (else of the base), with a client on its base URL."""
         identity = self.keeper.add(env, epoch, activation)
-        root = self.tmp / f"{env}-{epoch}-{activation}"
+        root = self.tmp / f"{next(self._places)}-{env}-{epoch}-{activation}"
         shutil.copytree(source or self.base, root, ignore=shutil.ignore_patterns("pipe*"))
         place = Place(self, identity, root)
         place.branch = await self.web.branch(await self.web.provision(), Owner(env=env, epoch=epoch))
@@ -94,6 +96,8 @@ class World:
         ) as place.client:
             yield place
         await self.web.unbind(place.binding)
+        if not any(name == env for name, _ in self.web.server.bound()):
+            await self.web.forget(env)
 
 
 @asynccontextmanager

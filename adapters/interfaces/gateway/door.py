@@ -11,7 +11,7 @@ import anyio.abc
 from anyio.abc import SocketAttribute, TaskStatus
 
 from statefork.adapters.interfaces.gateway import heads
-from statefork.adapters.interfaces.gateway.exchange import Client
+from statefork.adapters.interfaces.gateway.client import Client
 from statefork.adapters.interfaces.gateway.limits import Limits
 from statefork.adapters.interfaces.gateway.refusals import Headers, Refused
 from statefork.engine.ports import Admission, Route

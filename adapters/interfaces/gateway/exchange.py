@@ -1,228 +1,37 @@
-"""One request from a client through admission to an upstream and back, and the connection that carries it."""
+"""One admitted request: from the client to an upstream and back, under its lease."""
 
 from __future__ import annotations
 
 import tempfile
 from contextlib import AsyncExitStack
-from http import HTTPStatus
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 import anyio
-import anyio.abc
 import h11
-import msgspec
 
 from statefork.adapters.interfaces.gateway import heads, messages
-from statefork.adapters.interfaces.gateway.limits import Limits
-from statefork.adapters.interfaces.gateway.refusals import Refused, refusal_of
+from statefork.adapters.interfaces.gateway.asked import Asked, Opened
+from statefork.adapters.interfaces.gateway.refusals import Refused
 from statefork.adapters.interfaces.gateway.wire import Gone, Wire, connect
-from statefork.engine.errors import LeaseRevoked
-from statefork.engine.ports import Admission, AdmissionRequest, RequestLease, Route
+from statefork.engine.ports import RequestLease
 from statefork.engine.tickets import TICKET_HEADER, sign
-from statefork.journal.errors import StateforkError
+
+if TYPE_CHECKING:
+    from statefork.adapters.interfaces.gateway.client import Client
 
 _SPOOL_BYTES = 1024 * 1024  # of a recorded body kept in memory; the rest waits in a temporary file
-_LINGER_S = 1.0
-_RECORDED_HEADERS = frozenset({"content-type", "accept", "cookie", "authorization", "x-requested-with", "x-csrftoken"})
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that passed the rules of heads.py."""
-
-    request: h11.Request
-    method: str
-    host: str  # the canonical authority
-    path: bytes
-    url: str
-    length: int | None  # None = chunked
-    route: Route
-
-    def admission(self, door: Any, kind: str, pinned_epoch: int | None = None) -> AdmissionRequest:
-        """How the kernel is asked for this request, or for a message of it."""
-        return AdmissionRequest(
-            identity=door.identity,
-            env=door.env,
-            method=self.method,
-            url=self.url,
-            kind=kind,
-            pinned_epoch=pinned_epoch,
-        )
-
-
-class Opened(msgspec.Struct, kw_only=True):
-    """A response that lives on after its request's lease: an event stream, or a WebSocket."""
-
-    upstream: Wire
-    lease: RequestLease  # of the request that opened it; ended, but it knows where the connection belongs
-    websocket: bool
-
-    @property
-    def name(self) -> str:
-        """What a person would call it."""
-        return "WebSocket" if self.websocket else "event stream"
-
-
-class Client:
-    """A client's connection to a door: its requests, one after the other."""
-
-    def __init__(self, stream: anyio.abc.ByteStream, door: Any, admission: Admission, limits: Limits) -> None:
-        self.wire = Wire(stream, h11.SERVER, limits)
-        self.door = door
-        self.admission = admission
-        self.limits = limits
-        self.tunnel: str | None = None  # the authority of an accepted CONNECT
-
-    async def serve(self) -> None:
-        """Answer requests until the client goes or something can't be answered in order."""
-        try:
-            while await self._serve_one():
-                self.wire.http.start_next_cycle()
-        except Gone:
-            pass  # the client has gone, or takes nothing: there is nobody to tell
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self.wire.close()
-
-    async def _serve_one(self) -> bool:
-        """Whether the connection can carry another request."""
-        asked: Asked | None = None
-        try:
-            request = await self.wire.request()
-            if request is None:
-                return False
-            if request.method == b"CONNECT":
-                return await self._connect(request)
-            asked = self._vet(request)
-            await self._admit_and_forward(asked)
-        except Refused as refused:
-            return await self._refuse(refused, asked)
-        return self._in_step()
-
-    def _in_step(self) -> bool:
-        """Whether both sides have finished this request and may begin another."""
-        states: set[Any] = {self.wire.http.our_state, self.wire.http.their_state}
-        return states == {h11.DONE}
-
-    # -- rules ------------------------------------------------------------------------------------------------
-
-    def _vet(self, request: h11.Request) -> Asked:
-        authority, path = heads.split_target(request.target)
-        length = heads.check_framing(request, self.limits)
-        host_header = next((value for name, value in request.headers if name == b"host"), b"")
-        host, route = self.door.find(authority, host_header, self.tunnel)
-        return Asked(
-            request=request,
-            method=request.method.decode(),
-            host=host,
-            path=path,
-            url=f"http://{host}{path.decode('ascii', 'replace')}"[: self.limits.url_chars_max],
-            length=length,
-            route=route,
-        )
-
-    async def _connect(self, request: h11.Request) -> bool:
-        """CONNECT to a host of the world: we are that host, so the tunnel ends here and nothing is tunnelled."""
-        authority = heads.canonical(request.target)
-        if self.tunnel is not None or not self.door.tunnels:
-            raise Refused(400, "bad_request", "no CONNECT here", close=True)
-        heads.find_route(self.door.routes, authority)
-        await self.wire.next_event(self.limits.stall_s, "stall_s")  # the (empty) body of the request
-        await self.wire.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
-        trailing, _ = self.wire.http.trailing_data
-        self.wire = Wire(self.wire.stream, h11.SERVER, self.limits)
-        if trailing:
-            self.wire.http.receive_data(trailing)
-        self.tunnel = authority
-        return await self._serve_in_tunnel()
-
-    async def _serve_in_tunnel(self) -> bool:
-        while await self._serve_one():
-            self.wire.http.start_next_cycle()
-        return False
-
-    # -- refusing ---------------------------------------------------------------------------------------------
-
-    async def _refuse(self, refused: Refused, asked: Asked | None) -> bool:
-        """Journal and answer; whether the connection can be used on."""
-        if not refused.journaled:
-            self._journal(refused, asked)
-        http = self.wire.http
-        if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            return False  # in the middle of a response: an abrupt end is the only honest one left
-        headers, body = refused.answer()
-        if asked is not None and asked.length == 0 and http.their_state is h11.SEND_BODY:
-            http.next_event()  # the end of an empty body: the connection can be used on
-        unread = http.their_state is h11.SEND_BODY
-        if unread and not refused.close:
-            headers.append((b"Connection", b"close"))
-        reason = HTTPStatus(refused.status).phrase.encode()
-        await self.wire.send(h11.Response(status_code=refused.status, headers=headers, reason=reason))
-        if not (asked and asked.method == "HEAD"):
-            await self.wire.send(h11.Data(data=body))
-        await self.wire.send(h11.EndOfMessage())
-        if unread or refused.close or http.their_state is h11.ERROR:
-            await self._linger()
-            return False
-        return self._in_step()
-
-    async def refuse_connection(self) -> None:
-        """Turn the whole connection away: its door is full."""
-        limit = f"connections_max is {self.limits.connections_max}"
-        try:
-            await self._refuse(Refused(503, "limit_exceeded", limit, close=True), None)
-        except Gone:
-            pass
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self.wire.close()
-
-    def _journal(self, refused: Refused, asked: Asked | None) -> None:
-        request = AdmissionRequest(
-            identity=self.door.identity,
-            env=self.door.env,
-            method=asked.method if asked else "",
-            url=asked.url if asked else "",
-            kind="request",
-        )
-        self.admission.refuse(request, status=refused.status, code=refused.code, detail=refused.message)
-
-    async def _linger(self) -> None:
-        """Let the client read the answer before its unread body makes the kernel reset the connection."""
-        with anyio.move_on_after(_LINGER_S):
-            await self.wire.stream.send_eof()
-            try:
-                while await self.wire.receive(_LINGER_S, "linger"):
-                    pass
-            except Gone:
-                pass
-
-    # -- forwarding -------------------------------------------------------------------------------------------
-
-    async def _admit_and_forward(self, asked: Asked) -> None:
-        opened: Opened | None = None
-        began = False
-        async with AsyncExitStack() as stack:
-            try:
-                async with self.admission.admit(asked.admission(self.door, "request")) as lease:
-                    began = True
-                    opened = await Exchange(self, asked, lease, stack).run()
-            except LeaseRevoked as revoked:
-                raise Gone(str(revoked)) from None  # closes the client's side; the stack closes the upstream's
-            except StateforkError as error:
-                if began:
-                    raise
-                raise refusal_of(error) from None
-            if opened is not None:
-                await self._carry(asked, opened)
-
-    async def _carry(self, asked: Asked, opened: Opened) -> None:
-        relay = messages.relay_websocket if opened.websocket else messages.relay_events
-        name = f"{opened.name} {asked.url}"
-        with opened.lease.carry(name), self.door.carrying(opened.lease.identity) as carried:
-            await relay(self, asked, opened)
-        if carried.ended_by:
-            request = asked.admission(self.door, "request")
-            self.admission.refuse(request, status=409, code="stale_generation", detail=f"{name}: {carried.ended_by}")
+_RECORDED_HEADERS = frozenset(  # what a re-execution must send again for the application to answer the same
+    {
+        "accept",
+        "authorization",
+        "content-type",
+        "cookie",
+        "origin",
+        "referer",
+        "x-csrftoken",
+        "x-requested-with",
+    }
+)
 
 
 class Exchange:
@@ -383,21 +192,21 @@ class Exchange:
                 raise Gone("the upstream ended in the middle of its response")
 
     def _write_down(self, record: IO[bytes]) -> None:
+        received = self.client.door.inward(
+            list(self.asked.request.headers)
+        )  # as the application's own host would see them
         headers = {
-            name.decode(): value.decode("latin-1")
-            for name, value in self.asked.request.headers
-            if name.decode() in _RECORDED_HEADERS
+            name.decode(): value.decode("latin-1") for name, value in received if name.decode() in _RECORDED_HEADERS
         }
-        with record:
-            record.seek(0)
-            self.client.admission.record_input(
-                self.lease,
-                method=self.asked.method,
-                url=self.asked.url,
-                headers=headers,
-                body=record.read(),
-                status=self._status,
-            )
+        record.seek(0)
+        self.client.admission.record_input(
+            self.lease,
+            method=self.asked.method,
+            url=self.asked.url,
+            headers=headers,
+            body=record.read(),
+            status=self._status,
+        )
 
 
 async def _close(wire: Wire) -> None:

@@ -25,7 +25,8 @@ from statefork.adapters.interfaces.gateway.wire import Gone, Wire
 from statefork.journal.errors import StateforkError
 
 if TYPE_CHECKING:
-    from statefork.adapters.interfaces.gateway.exchange import Asked, Client, Opened
+    from statefork.adapters.interfaces.gateway.asked import Asked, Opened
+    from statefork.adapters.interfaces.gateway.client import Client
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 

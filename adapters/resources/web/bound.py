@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol
@@ -18,6 +19,9 @@ from statefork.journal.values import Identity, Json
 
 Stores = Mapping[str, Mapping[str, Json]]
 """The declared stores of an application: what it is (``database``, ``media``, …) to where it is."""
+
+
+_LOOK_AGAIN_S = 0.05  # the end of a transaction is seen through its connection, which tells nobody
 
 
 class NoEnvironment(RuntimeError):
@@ -96,6 +100,7 @@ class Bound:
         self._numbers = itertools.count(1)
         self._changed = threading.Condition(threading.RLock())
         self._on_idle = on_idle
+        self.watched = False  # the engine waits to be told that nothing is at work any more
 
     # -- the gate ---------------------------------------------------------------------------------------------
 
@@ -109,9 +114,10 @@ class Bound:
 
     @contextlib.contextmanager
     def using(self, session: Session) -> Iterator[None]:
-        """Around each use of a session: it is not closed by others meanwhile."""
+        """Around each use of a session: it is not closed by others meanwhile. What it has begun it may finish."""
         with self._changed:
-            self.pass_gate()
+            if not (self.gate == "held" and session.busy()):
+                self.pass_gate()
             nested = session in self._using
             self._using.add(session)
         try:
@@ -121,21 +127,33 @@ class Bound:
                 with self._changed:
                     self._using.discard(session)
                     cut = self.gate == "cut"
+                    if self.gate == "held":
+                        self._changed.notify_all()
                 if cut:
                     session.close_now()
 
-    def hold(self) -> None:
-        """Close every session and let none be opened until ``release_hold``. Raises StoreBusy, and holds nothing."""
+    def hold(self, within_s: float) -> None:
+        """Let no session be used or opened until ``release_hold``, and close every one.
+
+        Open transactions and running statements have ``within_s`` to end. Raises StoreBusy, naming what did not, and
+        holds nothing then.
+        """
+        deadline = time.monotonic() + within_s
         with self._changed:
             if self.gate == "cut":
                 return
-            busy = [what for session in self.sessions if (what := session.busy())]
-            busy += ["a statement is running" for session in self.sessions if session in self._using]
-            if busy:
-                raise StoreBusy("; ".join(sorted(set(busy))))
             self.gate = "held"
+            while (busy := self._busy()) and (left_s := deadline - time.monotonic()) > 0:
+                self._changed.wait(min(left_s, _LOOK_AGAIN_S))
+            if busy:
+                self.release_hold()
+                raise StoreBusy("; ".join(busy))
             for session in tuple(self.sessions):
                 session.close_now()
+
+    def _busy(self) -> list[str]:
+        found = {what for session in self.sessions if (what := session.busy())}
+        return sorted(found | {"a statement is running" for _ in self._using})
 
     def release_hold(self) -> None:
         """Undo ``hold``."""

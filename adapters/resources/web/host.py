@@ -25,6 +25,7 @@ from statefork.journal.values import Identity
 
 STACKS = {"django": "statefork.adapters.resources.web.django_stack:DjangoStack"}
 
+_HOLD_S = 1.0  # how long what an event stream has begun in a store may take to end
 _log = logging.getLogger("statefork.web")
 
 
@@ -68,21 +69,29 @@ class Control:
             self._writer.flush()
 
     def _idle(self, bound: Bound) -> None:
-        with contextlib.suppress(OSError):  # the engine is gone, and this process about to be
-            self._tell({"event": "idle", "env": bound.identity.env, "epoch": bound.identity.epoch})
+        if bound.watched:
+            bound.watched = False
+            with contextlib.suppress(OSError):  # the engine is gone, and this process about to be
+                self._tell({"event": "idle", "env": bound.identity.env, "epoch": bound.identity.epoch})
 
     def run(self) -> None:
         """Answer until the channel closes."""
         for line in self._reader:
             request = json.loads(line)
-            handler: Callable[..., Any] = getattr(self, f"do_{request.pop('op')}")
-            number = request.pop("id")
-            try:
-                self._tell({"id": number, "ok": handler(**request)})
-            except Exception as error:  # noqa: BLE001 - told to the engine, which decides what it means
-                _log.warning("control request failed", exc_info=True)
-                code = {StoreBusy: "resource_busy", ValueError: "refused"}.get(type(error), "failed")
-                self._tell({"id": number, "error": code, "message": f"{type(error).__name__}: {error}"})
+            if request["op"] == "quiesce":  # may wait for a transaction to end, and others must not wait with it
+                threading.Thread(target=self._answer, args=(request,), daemon=True).start()
+            else:
+                self._answer(request)
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        handler: Callable[..., Any] = getattr(self, f"do_{request.pop('op')}")
+        number = request.pop("id")
+        try:
+            self._tell({"id": number, "ok": handler(**request)})
+        except Exception as error:  # noqa: BLE001 - told to the engine, which decides what it means
+            _log.warning("control request failed", exc_info=not isinstance(error, StoreBusy))
+            code = {StoreBusy: "resource_busy", ValueError: "refused"}.get(type(error), "failed")
+            self._tell({"id": number, "error": code, "message": f"{type(error).__name__}: {error}"})
 
     def _find(self, env: str, epoch: int) -> Bound | None:
         return self.registry.find(env, epoch)
@@ -138,7 +147,7 @@ class Control:
         """Close every connection and let none be opened until ``thaw``."""
         bound = self._find(env, epoch)
         if bound is not None:
-            bound.hold()
+            bound.hold(_HOLD_S)
         return {}
 
     def do_thaw(self, *, env: str, epoch: int) -> Any:
@@ -151,7 +160,10 @@ class Control:
     def do_pending(self, *, env: str, epoch: int) -> Any:
         """What must end before the environment is quiet."""
         bound = self._find(env, epoch)
-        return {"pending": bound.pending() if bound else []}
+        if bound is None:
+            return {"pending": []}
+        bound.watched = True  # before looking: what ends in between is told
+        return {"pending": bound.pending()}
 
     def do_terminate(self, *, env: str, epoch: int) -> Any:
         """Cut what runs now off from the stores for ever; new requests are served. Names what still runs."""
@@ -162,7 +174,10 @@ class Control:
 
     def do_living(self, *, env: str, epoch: int) -> Any:
         """What was cut off and has not ended."""
-        living = [bound for bound in self._cut.pop((env, epoch), ()) if bound.at_work()]
+        cut = self._cut.pop((env, epoch), [])
+        for bound in cut:
+            bound.watched = True
+        living = [bound for bound in cut if bound.at_work()]
         if living:
             self._cut[env, epoch] = living
         return {"living": _names(living)}

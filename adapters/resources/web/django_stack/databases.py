@@ -30,8 +30,14 @@ class DatabaseSession:
         return self.wrapper.connection is not None
 
     def busy(self) -> str:
-        """An open transaction would be lost."""
-        if self.wrapper.connection is not None and self.wrapper.in_atomic_block:
+        """An open transaction would be lost. The driver is asked too: Django leaves its block before it commits."""
+        raw = self.wrapper.connection
+        if raw is None:
+            return ""
+        driver_in_transaction = getattr(raw, "in_transaction", None)  # sqlite3
+        if driver_in_transaction is None and hasattr(raw, "info"):
+            driver_in_transaction = raw.info.transaction_status != 0  # psycopg: 0 is idle
+        if self.wrapper.in_atomic_block or driver_in_transaction:
             return f"a transaction is open on database {self.wrapper.alias!r}"
         return ""
 
@@ -72,6 +78,10 @@ def _bound_class(base: type[Any]) -> type[Any]:
         def _commit(self) -> None:
             with self._using():
                 super()._commit()
+
+        def _rollback(self) -> None:
+            with self._using():
+                super()._rollback()
 
         def _through_gate(self, execute: Any, sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
             with self._using():

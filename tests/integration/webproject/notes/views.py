@@ -163,7 +163,7 @@ def transaction(request):
 
     def chunks():
         with db_transaction.atomic():
-            Note.objects.count()
+            Note.objects.get_or_create(title="in a transaction")
             yield b"data: open\n\n"
             wait_line(request.GET["pipe"])
         yield b"data: done\n\n"
