@@ -13,8 +13,9 @@ Nothing but pytest and anyio is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import msgspec
@@ -122,6 +123,14 @@ class Driver:
         return [f"{change.kind} {change.name}" async for change in self.resource.diff(before, after)]
 
 
+class Drive(Protocol):
+    """A new driver; of another journal if one is named."""
+
+    def __call__(self, journal: str = JOURNAL) -> Driver:
+        """Make it."""
+        ...
+
+
 @pytest.mark.anyio
 class ResourceConformance:
     """The rules. Every test begins with a fresh state directory."""
@@ -131,22 +140,35 @@ class ResourceConformance:
         """To be given by the subclass."""
         raise NotImplementedError
 
-    async def test_the_same_base_gives_the_same_version(self, bench: Bench) -> None:
-        one = Driver(bench)
+    @pytest.fixture
+    async def drive(self, bench: Bench) -> AsyncIterator[Drive]:
+        """Makes drivers, and stops their resources when the test has ended."""
+        made: list[Driver] = []
+
+        def new(journal: str = JOURNAL) -> Driver:
+            made.append(Driver(bench, journal))
+            return made[-1]
+
+        yield new
+        for driver in made:
+            await driver.resource.stop()
+
+    async def test_the_same_base_gives_the_same_version(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         assert await one.resource.provision() == base
-        assert await Driver(bench).base() == base
+        assert await drive().base() == base
 
-    async def test_a_branch_shows_the_base_and_takes_writes(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_a_branch_shows_the_base_and_takes_writes(self, drive: Drive) -> None:
+        one = drive()
         branch, binding = await one.open(await one.base())
         await one.write(binding, "key", "value")
         assert await one.read(binding, "key") == "value"
         assert await one.read(binding, "other") is None
         await one.close(branch, binding)
 
-    async def test_two_branches_of_one_version_are_isolated(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_two_branches_of_one_version_are_isolated(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         digest = await one.resource.digest(base)
         left, left_binding = await one.open(base, env="left")
@@ -161,8 +183,8 @@ class ResourceConformance:
         assert await one.resource.digest(base) == digest
         assert await one.seen(base, "key") is None
 
-    async def test_two_epochs_of_one_environment_are_isolated(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_two_epochs_of_one_environment_are_isolated(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         old, old_binding = await one.open(base, epoch=1)
         _, new_binding = await one.open(base, epoch=2)
@@ -172,8 +194,8 @@ class ResourceConformance:
         await one.write(new_binding, "key", "kept")
         assert await one.read(new_binding, "key") == "kept"
 
-    async def test_an_unchanged_branch_seals_as_the_same_version(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_an_unchanged_branch_seals_as_the_same_version(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         branch, binding = await one.open(base)
         assert await one.cut(branch) == base
@@ -184,8 +206,8 @@ class ResourceConformance:
         assert await one.read(binding, "key") == "value"
         assert await one.cut(branch) == first
 
-    async def test_writing_after_a_seal_leaves_the_version_alone(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_writing_after_a_seal_leaves_the_version_alone(self, drive: Drive) -> None:
+        one = drive()
         branch, binding = await one.open(await one.base())
         versions = []
         for number in range(4):
@@ -198,8 +220,8 @@ class ResourceConformance:
         assert await one.read(binding, "key") == "later"
         assert await one.read(binding, "key 0") == "x"
 
-    async def test_versions_may_be_discarded_in_any_order(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_versions_may_be_discarded_in_any_order(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         branch, binding = await one.open(base)
         versions = []
@@ -218,8 +240,8 @@ class ResourceConformance:
         with pytest.raises(ResourceFailed):
             await one.open(versions[0])
 
-    async def test_write_mark_changes_with_every_write_and_with_nothing_else(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_write_mark_changes_with_every_write_and_with_nothing_else(self, drive: Drive) -> None:
+        one = drive()
         branch, binding = await one.open(await one.base())
         marks = [await one.resource.write_mark(branch)]
         for number in range(5):
@@ -236,8 +258,8 @@ class ResourceConformance:
         await one.write(binding, "key", "5")
         assert await one.resource.write_mark(branch) != quiet
 
-    async def test_digests_are_equal_exactly_when_contents_are(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_digests_are_equal_exactly_when_contents_are(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         sealed = []
         for env, writes in {"a": "12", "b": "12", "c": "21", "d": "122"}.items():
@@ -250,8 +272,8 @@ class ResourceConformance:
         assert a != c
         assert len({version.version for version in sealed}) == 4
 
-    async def test_diff_names_what_changed(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_diff_names_what_changed(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         branch, binding = await one.open(base)
         await one.write(binding, "key", "value")
@@ -264,8 +286,8 @@ class ResourceConformance:
         assert any(line.startswith("removed") and "key" in line for line in await one.changes(first, base))
         assert any(line.startswith("changed") and "key" in line for line in await one.changes(first, second))
 
-    async def test_another_object_over_the_same_state_goes_on(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_another_object_over_the_same_state_goes_on(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         branch, binding = await one.open(base)
         await one.write(binding, "key", "value")
@@ -274,7 +296,7 @@ class ResourceConformance:
         await one.close(branch, binding)
         await one.resource.stop()
 
-        two = Driver(bench)
+        two = drive()
         assert await two.base() == base
         assert await two.seen(sealed, "key") == "value"
         assert await two.seen(base, "key") is None
@@ -284,21 +306,21 @@ class ResourceConformance:
         assert await two.seen(await two.cut(branch), "key") == "more"
         assert await two.seen(sealed, "key") == "value"
 
-    async def test_inventory_reports_what_a_killed_engine_left(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_inventory_reports_what_a_killed_engine_left(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         branch, binding = await one.open(base)
         await one.write(binding, "key", "value")
         sealed = await one.cut(branch)
-        two = Driver(bench)
+        two = drive()
         await two.resource.start()
         assert await two.handles() == sorted([base, branch, sealed], key=repr)
         await two.resource.discard(branch)
         assert await two.handles() == sorted([base, sealed], key=repr)
         assert await two.seen(sealed, "key") == "value"
 
-    async def test_inventory_leaves_other_journals_alone(self, bench: Bench) -> None:
-        one, two = Driver(bench), Driver(bench, OTHER_JOURNAL)
+    async def test_inventory_leaves_other_journals_alone(self, drive: Drive) -> None:
+        one, two = drive(), drive(OTHER_JOURNAL)
         base = await one.base()
         branch, binding = await one.open(base)
         await one.write(binding, "key", "value")
@@ -314,8 +336,8 @@ class ResourceConformance:
         assert await one.handles() == sorted([base, branch, sealed], key=repr)
         assert await one.seen(sealed, "key") == "value"
 
-    async def test_cancellation_leaves_nothing_that_inventory_does_not_report(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_cancellation_leaves_nothing_that_inventory_does_not_report(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         branch, binding = await one.open(base)
         await one.write(binding, "key", "value")
@@ -341,8 +363,8 @@ class ResourceConformance:
         assert await one.seen(await one.cut(branch), "key") == "value"
         await one.close(branch, binding)
 
-    async def test_errors_are_of_the_declared_kinds(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_errors_are_of_the_declared_kinds(self, drive: Drive) -> None:
+        one = drive()
         branch, binding = await one.open(await one.base())
         await one.close(branch, binding)
         with pytest.raises(StateforkError):
@@ -352,8 +374,8 @@ class ResourceConformance:
         with pytest.raises(ResourceFailed):
             await one.resource.write_mark(branch)
 
-    async def test_usage_is_told_and_its_strategy(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_usage_is_told_and_its_strategy(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         branch, binding = await one.open(base)
         await one.write(binding, "key", "value" * 100)
@@ -365,8 +387,8 @@ class ResourceConformance:
         assert strategy.name
         assert strategy.reason
 
-    async def test_many_uses_leave_as_much_as_one(self, bench: Bench) -> None:
-        one = Driver(bench)
+    async def test_many_uses_leave_as_much_as_one(self, drive: Drive) -> None:
+        one = drive()
         base = await one.base()
         counts = set()
         for _ in range(20):
@@ -375,7 +397,7 @@ class ResourceConformance:
             sealed = await one.cut(branch)
             await one.close(branch, binding)
             await one.resource.discard(sealed)
-            counts.add((len(await one.handles()), _files_below(bench.state)))
+            counts.add((len(await one.handles()), _files_below(one.bench.state)))
         assert len(counts) == 1
 
 
