@@ -44,6 +44,7 @@ def test_the_tutorials_shop_does_what_it_says(tmp_path: Path) -> None:
                 shell.run(block)
 
 
+@pytest.mark.smoke
 @pytest.mark.shop
 @pytest.mark.browser
 @pytest.mark.timeout(600)

@@ -22,6 +22,8 @@ from statefork.engine.contract import (
 )
 from statefork.engine.errors import ContractError
 
+pytestmark = pytest.mark.smoke
+
 SHOP = """\
 # A shop.
 [contract]

@@ -23,6 +23,8 @@ from statefork.journal.events import (
 )
 from statefork.journal.values import Moment
 
+pytestmark = pytest.mark.smoke
+
 
 class Story:
     """An environment's events, told in the words of its user."""
