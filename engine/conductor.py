@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 from statefork.engine.capsule import Phase
 from statefork.engine.cut import take_cut
-from statefork.engine.live import Timer
+from statefork.engine.live import Live, Timer
+from statefork.engine.ports import Mortal
 from statefork.engine.settings import DrainPolicy
-from statefork.engine.staging import ComponentFailed
+from statefork.engine.staging import ComponentFailed, Context
 from statefork.engine.transitions import Activate, Command, Found, Founding, NoteFork, Park, Retire, decide
 from statefork.engine.turns import Turns, add_facts, as_aborted, in_own_task
 from statefork.journal.events import Operation
@@ -123,6 +124,9 @@ class Conductor(Turns):
             capsule = self.usable(env)
             if capsule.phase is Phase.PARKED:
                 return
+            if live.context is not None and self.died(live.context):
+                await self._give_up_tail(env, live)  # there is no tail to seal any more
+                return
             async with self._frozen(live, self._begin(env, "snapshot"), quiet="park") as run:
                 await self._drain(run, drain, may_fence=False)
                 manifest = await take_cut(self.contract, self.resources, run, deadline_s=self.settings.seal_s)
@@ -178,15 +182,27 @@ class Conductor(Turns):
             self.lives.pop(env, None)
 
     @in_own_task
-    async def recover(self, env: str) -> Moment:
-        """Give up the tail of an environment whose runtime died: the last published components, in a new epoch."""
+    async def recover(self, env: str, context: Context | None = None) -> Moment:
+        """Give up the tail of an environment whose runtime died: the last published components, in a new epoch.
+
+        With ``context`` only if that is still the one that serves: who comes second finds the work done.
+        """
         async with self._turn(env) as live:
-            capsule = self.usable(env)
-            if capsule.phase is Phase.PARKED:
-                return capsule.moment
-            async with self._frozen(live, self._begin(env, "snapshot"), quiet="recover") as run:
-                await self._drain(run, self.settings.drain_at_end, may_fence=True)
-                await self.ledger.commit(self._recover(env))
-            live.context = None
-            await self._close(run.context)
+            if self.usable(env).phase is not Phase.PARKED and (context is None or live.context is context):
+                await self._give_up_tail(env, live)
             return self.ledger.world.capsule(env).moment
+
+    async def _give_up_tail(self, env: str, live: Live) -> None:
+        async with self._frozen(live, self._begin(env, "snapshot"), quiet="recover") as run:
+            await self._drain(run, self.settings.drain_at_end, may_fence=True)
+            await self.ledger.commit(self._recover(env))
+        live.context = None
+        await self._close(run.context)
+
+    def died(self, context: Context) -> str:
+        """Why something that the context needs will never answer again; empty while all of it lives."""
+        for name, binding in context.bindings.items():
+            resource = self.resources[name]
+            if isinstance(resource, Mortal) and (why := resource.died(binding)):
+                return f"{name}: {why}"
+        return ""

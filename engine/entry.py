@@ -13,6 +13,9 @@ from statefork.engine.staging import Context
 class Entry:
     """The async context manager that activates a parked environment and takes a lease on it.
 
+    One whose runtime died is recovered first: its last published generation serves, and what came after it is named
+    lost.
+
     The lease is a child of the innermost lease that the caller holds on the environment, and so is granted while that
     one drains; otherwise it is a root. ``context`` is what the lease gives access to. Use it once.
     """
@@ -33,6 +36,9 @@ class Entry:
         parent = self._parent()
         live = self._conductor.lives.get(self._env)
         context = live.context if live is not None else None
+        if context is not None and parent is None and self._conductor.died(context):
+            await self._conductor.recover(self._env, context)
+            context = None
         while context is None:
             await self._conductor.activate(self._env)
             context = self._conductor.live(self._env).context

@@ -80,8 +80,9 @@ async def closing(conductor: Conductor, run: str) -> None:
         async with limiter:
             try:
                 await conductor.park(env, "the engine closes", conductor.settings.drain_at_end)
-            except Exception:
-                _logger.exception("%s could not be parked and will be recovered", env)
+            except Exception as error:
+                _logger.warning("%s could not be parked and will be recovered at the next open: %s", env, error)
+                _logger.debug("why %s could not be parked", env, exc_info=True)
 
     with anyio.CancelScope(shield=True):
         with anyio.move_on_after(conductor.settings.close_s):

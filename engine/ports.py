@@ -183,6 +183,15 @@ class Resident(Protocol):
 
 
 @runtime_checkable
+class Mortal(Protocol):
+    """A resource whose bindings can die under their users: a page's process may crash, a browser be killed."""
+
+    def died(self, binding: Binding) -> str:
+        """Why the binding will never answer again; empty while it lives. Never waits."""
+        ...
+
+
+@runtime_checkable
 class Actor(Protocol):
     """A resource through which an agent acts and sees (a browser, a desktop)."""
 

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from statefork.adapters.interfaces.gateway import open_gateway
-from statefork.adapters.interfaces.registry import make_resources
+from statefork.adapters.interfaces.registry import check_options, make_resources
 from statefork.adapters.interfaces.worlds import Progress, prepare_bases, read_contract
 from statefork.engine.contract import check_bases
 from statefork.engine.kernel import Kernel, open_kernel
@@ -68,6 +68,9 @@ async def assemble(
 ) -> AsyncIterator[Assembled]:
     """A running engine over a state directory. See :func:`statefork.open_engine` for what is raised."""
     parsed, file = read_contract(contract)
+    check_options(parsed)  # before anything is made: a typo leaves no state directory behind
+    if parsed.build is None:
+        check_bases(parsed, file.parent)
     async with open_state(state, write=True) as opened:
         await anyio.to_thread.run_sync(reap_leftovers, opened.path, opened.journal.id)
         base_dir = await anyio.to_thread.run_sync(prepare_bases, parsed, file, opened.path, progress or _silent)

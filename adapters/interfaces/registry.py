@@ -40,6 +40,12 @@ def adapter_module(name: str) -> ModuleType:
     return module
 
 
+def check_options(contract: Contract) -> None:
+    """Raise ContractError, with the place, for options that an adapter does not know or can't take."""
+    for name in contract.order:
+        contract.convert(name, adapter_module(contract.resources[name].adapter).Options)
+
+
 def make_resources(contract: Contract, services: Services) -> dict[str, Resource]:
     """A resource object for each entry of the contract. Raises ContractError with the place of a bad option."""
     made: dict[str, Resource] = {}

@@ -88,7 +88,10 @@ def prepare_bases(contract: Contract, file: Path, state: Path, progress: Progres
         return target
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    module.build(partial, progress)
+    worlds.mkdir(parents=True, exist_ok=True)
+    if hasattr(module, "cached"):  # the user's cache has it, or gets it: each further state directory costs a copy
+        shutil.copytree(module.cached(progress), partial)
+    else:
+        module.build(partial, progress)
     partial.rename(target)
     return target

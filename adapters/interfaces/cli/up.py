@@ -67,7 +67,7 @@ async def _serve(contract: str, state: Path, out: Out, as_json: bool) -> bool:
                     _say(out, status, door)
                 await stop.wait()
                 if not as_json:
-                    out.say("Closing: every environment is parked. Ctrl-C again gives up on it.")
+                    out.say("Closing: parking every environment. Ctrl-C again gives up on it.")
         if as_json:
             _line({"closed": True})
         else:

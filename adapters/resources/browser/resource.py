@@ -25,7 +25,7 @@ from statefork.adapters.resources.browser.host import BrowserHost
 from statefork.adapters.resources.browser.options import Options, routes_of
 from statefork.adapters.resources.browser.perform import Look
 from statefork.adapters.resources.browser.raw import Loan, Proxy
-from statefork.adapters.resources.browser.session import Session
+from statefork.adapters.resources.browser.session import DIED, Session
 from statefork.adapters.resources.browser.state import Profile, Stored, changes, digest_of
 from statefork.engine.errors import ForeignHandle, MissingDependency, NotReady, ResourceFailed, RuntimeDied
 from statefork.engine.ports import Change, Needs, Owner, Route, Services, Strategy, Usage
@@ -63,8 +63,6 @@ class BrowserResource:
         self._thread = AsyncioThread(f"statefork-{name}")
         self._host: BrowserHost | None = None
         self._open: dict[str, _Open] = {}
-
-    # -- the runtime ------------------------------------------------------------------------------------------
 
     def strategy(self) -> Strategy:
         """Which Chromium is used."""
@@ -313,6 +311,11 @@ class BrowserResource:
                 await self._thread.call(entry.session.go_on)
 
     # -- acting -----------------------------------------------------------------------------------------------
+
+    def died(self, binding: Binding) -> str:
+        """Whether the binding's context broke with its browser or a page's process."""
+        session = self._open[binding.branch].session if binding.branch in self._open else None
+        return DIED if session is not None and session.broken else ""
 
     def check(self, action: Mapping[str, Json]) -> None:
         """Raise InvalidAction, naming the field, for what ``act`` would not carry out."""

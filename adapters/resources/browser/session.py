@@ -33,6 +33,8 @@ ANSWER_SECONDS_MAX = 10.0
 RESTORE_SECONDS_MAX = 120.0
 DIFFERENCES_MAX = 50
 
+DIED = "the browser, or the process of one of its pages, has died"
+
 
 class Session:
     """A live context with a baseline: what a capture gave when its content was last that of a sealed version."""
@@ -144,11 +146,19 @@ class Session:
 
     def died(self, error: PlaywrightError | None = None) -> RuntimeDied:
         """The error to raise when the context is broken."""
-        what = "the browser, or the process of one of its pages, has died"
-        return RuntimeDied(f"{what}: {_line(error)}" if error else what, resource=self._resource)
+        return RuntimeDied(
+            f"{DIED}: {_line(error)}" if error else DIED,
+            hint="Use the environment again: it goes on from its last published generation, later actions are lost",
+            resource=self._resource,
+        )
+
+    @property
+    def broken(self) -> bool:
+        """Whether the context will never answer again."""
+        return self.live.broken
 
     def _alive(self) -> None:
-        if self.live.broken:
+        if self.broken:
             raise self.died()
 
     async def _guarded(self, work: Awaitable[T]) -> T:
