@@ -26,7 +26,7 @@ from statefork.worlds.shop.evaluators import Evaluate, Judge
 from statefork.worlds.shop.report import Checked, Replayed
 
 ENVIRONMENTS_MIN, ENVIRONMENTS_MAX = 4, 64
-WARM_READERS, WARM_ROUNDS = 6, 4
+WARM_READERS, WARM_ROUNDS = 6, 3
 
 Tell = Callable[[str, str], None]
 """Called with an environment's name ("" for the engine) and a sentence about what it has just done."""
@@ -139,6 +139,7 @@ class Demo:
         await self.create()
         await self.everybody(self._work)
         await self.fork()
+        await self.keep()
         await self.copy()
         await self.reset()
         await self.restore()
@@ -192,6 +193,13 @@ class Demo:
                 for child in children:
                     group.start_soon(self._end, self.cast[child.name])
             await self.judge(parent, evaluators.in_mid_checkout, "untouched by its siblings")
+
+    async def keep(self) -> None:
+        """Seal what the others have done, one after the other, for the time that it takes on a quiet machine."""
+        for index in (COPIED, *range(RESTORED + 1, self.wanted)):
+            if (member := self.member(index)) is not None:
+                async with self.step(member.env.name, "snapshot taken", quiet=True), self.timed("snapshot"):
+                    await member.env.snapshot()
 
     async def copy(self) -> None:
         """One more fork, of a live environment and alone, for its time: the copy must be judged like the original."""
@@ -249,8 +257,7 @@ class Demo:
         async with self.step(member.env.name, member.role.task):
             if member.role is ROLES[RESTORED]:  # a point to come back to, between log-in and review
                 await member.shopper.log_in(member.shopper.customer)
-                async with self.timed("snapshot"):
-                    await member.env.snapshot()
+                await member.env.snapshot()
                 await agents.review_when_logged_in(member.shopper)
             else:
                 await member.role.agent(member.shopper)
