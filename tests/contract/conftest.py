@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("statefork.adapters.resources.conformance")
+for module in ("conformance", "conformance_kit"):
+    pytest.register_assert_rewrite(f"statefork.adapters.resources.{module}")
 
 
 def _mounted(*command: str) -> str:

@@ -31,7 +31,7 @@ from statefork.adapters.resources.files.tree import (
     show,
     shown,
 )
-from statefork.adapters.resources.ledger import Ledger, write_whole
+from statefork.adapters.resources.ledger import Ledger
 from statefork.adapters.resources.reflink import Pulse, copy_bytes, no_pulse
 
 _SMALL_BYTES = 256 << 10  # up to here one read and one write beat the copying system calls
@@ -62,8 +62,11 @@ class Layers:
         return index
 
     def write_index(self, layer: str, index: Index, directory: Path | None = None) -> None:
-        """Record what a layer changes; ``directory`` is the layer's while it has not got its name."""
-        write_whole((directory or self.ledger.layer(layer)) / "index", msgspec.msgpack.encode(index))
+        """Record what a layer changes; ``directory`` is the layer's while it has not got its name.
+
+        No version names the layer yet, so that a half-written index is never read.
+        """
+        ((directory or self.ledger.layer(layer)) / "index").write_bytes(msgspec.msgpack.encode(index))
         self._keep(layer, index)
 
     def _keep(self, layer: str, index: Index) -> None:
