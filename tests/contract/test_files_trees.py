@@ -18,7 +18,7 @@ import pytest
 
 from statefork.adapters.resources.conformance import Bench, Driver
 from statefork.adapters.resources.files import FilesResource, Options
-from statefork.adapters.resources.files.mounts import mounted_below
+from statefork.adapters.resources.files.mounts import mount_overlay, mounted_below
 from statefork.adapters.resources.files.overlay import release_mounts
 from statefork.adapters.resources.files.probe import Choice, choose
 from statefork.engine.errors import ContractError, MissingDependency, ResourceBusy, ResourceFailed
@@ -439,3 +439,17 @@ async def test_a_branch_is_a_handle_with_relative_paths(tmp_path: Path, strategy
     assert isinstance(branch, Branch)
     assert str(one.bench.state / str(branch.data["path"])) == binding.address["path"]
     await one.close(branch, binding)
+
+
+@pytest.mark.root
+async def test_a_trial_that_a_killed_engine_left_is_cleared_away(tmp_path: Path) -> None:
+    bench = bench_for("overlay", tmp_path / "state", tmp_path)
+    left = tmp_path / "state" / "resources" / "media" / ".overlay-left"
+    for name in ("base", "up", "work", "view"):
+        (left / name).mkdir(parents=True)
+    overlay = mount_overlay([left / "base"], left / "up", left / "work", ("volatile",))
+    overlay.attach(left / "view")
+    overlay.close()
+    await Driver(bench).resource.start()
+    assert not left.exists()
+    assert mounted_below(tmp_path) == []

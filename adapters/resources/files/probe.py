@@ -30,6 +30,9 @@ USER_OVERLAY = Variant("overlay (user namespace)", USER, ("userxattr", "volatile
 def choose(layers: Layers, wanted: Choice = "auto") -> TreeStrategy:
     """The first strategy that works, or the wanted one. Raises MissingDependency where that does not work here."""
     directory = layers.ledger.root
+    for left in [*directory.glob(".overlay-*"), *directory.glob(".userns-*")]:  # of an engine killed while it tried
+        release_mounts(left)
+        remove_tree(left)
     reasons = []
     for choice, variant in (("overlay", ROOT_OVERLAY), ("userns", USER_OVERLAY)):
         if wanted in ("auto", choice):

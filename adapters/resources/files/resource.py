@@ -22,7 +22,7 @@ from statefork.adapters.resources.files.strategy import TreeStrategy
 from statefork.adapters.resources.files.tree import Node, scan, tree_digest, walk
 from statefork.adapters.resources.ledger import BranchRecord, Ledger, SealedRecord, sync_file_system
 from statefork.adapters.resources.reflink import shared_bytes
-from statefork.engine.errors import ContractError, NotReady, ResourceFailed
+from statefork.engine.errors import ContractError, NotReady, ResourceFailed, StateforkError
 from statefork.engine.ports import Change, Needs, Owner, Services, Strategy, Usage
 from statefork.journal.values import Binding, Branch, Handle, Identity, Sealed
 
@@ -61,8 +61,11 @@ class FilesResource:
     # -- strategy ---------------------------------------------------------------------------------------------
 
     def strategy(self) -> Strategy:
-        """What the probe chose, and why."""
-        return self._trees().described()
+        """What the probe chose, and why; at first use it tries the state directory."""
+        try:
+            return self._trees().described()
+        except StateforkError as error:
+            return Strategy(name="none", reason=error.message, faster=error.hint)
 
     def _trees(self) -> TreeStrategy:
         with self._lock:
