@@ -40,7 +40,13 @@ def act(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", help="Seconds the action may take.", metavar="SECONDS", show_default=False),
+        typer.Option(
+            "--timeout",
+            help="Hard deadline: past it the outcome is unknown. How long a target is looked for is the action's own "
+            "--timeout_ms; past that nothing was done.",
+            metavar="SECONDS",
+            show_default=False,
+        ),
     ] = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
