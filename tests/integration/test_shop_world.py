@@ -43,7 +43,7 @@ class PlainFace:
                 await self.page.mouse.wheel(action.dx, action.dy)
             case Click():
                 await self._find(action).click()
-                await self.page.wait_for_load_state()
+                await self.page.wait_for_load_state("networkidle")  # scripts redraw the basket
 
     def _find(self, action: Any) -> Any:
         where = (
