@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
-import sniffio
 from msgspec.structs import replace
 
 from statefork.adapters.resources.memory import Call
@@ -372,9 +371,9 @@ async def test_transitions_of_one_environment_wait_for_each_other_in_order() -> 
         assert numbers == list(range(1, 9))
 
 
+# Only asyncio has tasks that are cancelled from outside any scope.
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_cancel_of_asyncio_itself_respects_the_shields() -> None:
-    if sniffio.current_async_library() != "asyncio":
-        pytest.skip("only asyncio has tasks that are cancelled from outside any scope")
     house = House()
     pause = Pause("db", "thaw")
     async with house.open(hook=pause) as kernel:
