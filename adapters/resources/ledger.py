@@ -162,6 +162,11 @@ class Ledger:
             self._branches[record.handle.id] = record
             self._write("branches", record.handle.id, record)
 
+    def note_mark(self, handle: Branch, mark: str) -> None:
+        """Remember what a branch just opened looks like. Not on disk: whoever finds it later takes it as changed."""
+        with self._opened():
+            self._branches[handle.id] = msgspec.structs.replace(self._branches[handle.id], mark=mark)
+
     def kept(self, record: BranchRecord) -> Sealed:
         """The version that an unchanged branch equals; recorded anew where it was discarded meanwhile."""
         with self._opened():

@@ -172,9 +172,7 @@ class FilesResource:
         with failures_told(self.name, "opening a branch", env=owner.env), self._ledger.pinned(layers):
             try:
                 self._ledger.put_branch(record)
-                mark = trees.open(record)
-                # The strategy may have written other layers for the same content.
-                self._ledger.put_branch(msgspec.structs.replace(self._ledger.branch(handle), mark=mark))
+                self._ledger.note_mark(handle, trees.open(record))
             except BaseException:
                 self._drop_branch(branch_id)
                 raise

@@ -103,9 +103,8 @@ class Hold:
             os.close(self._file)
             raise self._failed(error) from error
         try:
-            # What we write are checkpoints, and a seal that must survive the machine forces its own copy to the disk.
-            self._connection.execute("PRAGMA synchronous = OFF")
-            self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            # Opens the WAL index without parsing the schema, which takes longer than all the rest of a branch.
+            self._connection.execute("PRAGMA schema_version").fetchone()
             self._connection.execute("PRAGMA busy_timeout = 0")  # from here on we do the waiting
             if self._is_wal():
                 self._index = os.open(self._beside("-shm"), os.O_RDONLY | os.O_CLOEXEC)
@@ -147,6 +146,8 @@ class Hold:
     def _begin(self) -> bool:
         """Move the WAL into the file and take the write lock; False when somebody was in the way."""
         try:
+            # What we write are checkpoints, and a seal that must survive the machine forces its own copy to the disk.
+            self._connection.execute("PRAGMA synchronous = OFF")
             busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
             if busy:
                 return False

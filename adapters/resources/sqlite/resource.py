@@ -175,8 +175,7 @@ class SqliteResource:
                 path.parent.mkdir(parents=True)
                 self._copy(self._ledger.layer(layers[0]) / FILE_NAME, path)
                 path.chmod(0o644)
-                mark = self._hold(handle).mark()
-                self._ledger.put_branch(msgspec.structs.replace(record, mark=mark))
+                self._ledger.note_mark(handle, self._hold(handle).mark())
             except BaseException:
                 self._drop_branch(branch_id)
                 raise
@@ -205,7 +204,7 @@ class SqliteResource:
         )
 
     async def probe(self, binding: Binding) -> None:
-        """Read the schema through a connection of its own, as a user would."""
+        """Read through a connection of its own, as a user would: the header and the WAL, not the rows."""
         await in_thread(self._probe, binding)
 
     def _probe(self, binding: Binding) -> None:
@@ -216,7 +215,7 @@ class SqliteResource:
             self._hold(record.handle).mark()
             connection = sqlite3.connect(f"{Path(str(binding.address['path'])).as_uri()}?mode=rw", uri=True)
             try:
-                connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+                connection.execute("PRAGMA schema_version").fetchone()
             finally:
                 connection.close()
         except (OSError, sqlite3.Error, ResourceFailed) as error:
