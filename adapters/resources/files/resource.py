@@ -6,8 +6,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable
-from itertools import islice
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -22,13 +21,12 @@ from statefork.adapters.resources.files.strategy import TreeStrategy
 from statefork.adapters.resources.files.tree import Node, scan, tree_digest, walk
 from statefork.adapters.resources.ledger import BranchRecord, Ledger, SealedRecord, sync_file_system
 from statefork.adapters.resources.reflink import shared_bytes
-from statefork.engine.errors import ContractError, NotReady, ResourceFailed, StateforkError
+from statefork.adapters.resources.stored import BLOCK_BYTES, StoredResource
+from statefork.engine.errors import NotReady, ResourceFailed, StateforkError
 from statefork.engine.ports import Change, Needs, Owner, Services, Strategy, Usage
-from statefork.journal.values import Binding, Branch, Handle, Identity, Sealed
+from statefork.journal.values import Binding, Branch, Identity, Sealed
 
 ADAPTER = "files"
-_BLOCK_BYTES = 512  # the unit of st_blocks
-_CHANGES_AT_A_TIME = 200
 
 T = TypeVar("T")
 
@@ -44,16 +42,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     strategy: Choice = "auto"
 
 
-class FilesResource:
+class FilesResource(StoredResource):
     """One file tree of one contract."""
 
     adapter = ADAPTER
 
     def __init__(self, name: str, options: Options, services: Services) -> None:
-        self.name = name
+        super().__init__(
+            name, Ledger(services.state, name, ADAPTER, services.journal), services.base_dir / options.base
+        )
         self.options = options
-        self._base = services.base_dir / options.base
-        self._ledger = Ledger(services.state, name, ADAPTER, services.journal)
         self._layers = Layers(self._ledger)
         self._lock = threading.Lock()
         self._chosen: TreeStrategy | None = None
@@ -122,15 +120,6 @@ class FilesResource:
             stamps = (status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
             whole.update(msgspec.msgpack.encode((os.fsencode(path), stamps)))
         return whole.hexdigest()
-
-    def _bad_base(self, what: str) -> ContractError:
-        key = f"resources.{self.name}.base"
-        return ContractError(
-            f"{key}: {what} at {str(self._base)!r}",
-            hint="Make the base first, or name a build module that makes it",
-            key=key,
-            path=str(self._base),
-        )
 
     def _check_size(self, size: int) -> None:
         if self.options.max_bytes and size > self.options.max_bytes:
@@ -262,77 +251,37 @@ class FilesResource:
     def _sealed_handle(self, version: str) -> Sealed:
         return Sealed(journal=self._ledger.journal, resource=self.name, adapter=ADAPTER, version=version)
 
-    # -- the end ----------------------------------------------------------------------------------------------
-
-    async def discard(self, handle: Handle) -> None:
-        """Remove a branch or a version. Idempotent."""
-        self._ledger.check(handle)
-        await in_thread(self._discard, handle)
-
-    def _discard(self, handle: Handle) -> None:
-        with failures_told(self.name, "discarding"):
-            if isinstance(handle, Branch):
-                self._drop_branch(handle.id)
-            elif isinstance(handle, Sealed):
-                self._ledger.drop_sealed(handle.version)
+    # -- the end, and looking ---------------------------------------------------------------------------------
 
     def _drop_branch(self, branch: str) -> None:
         self._trees().close(branch)
         release_mounts(self._ledger.workplace(branch))  # of an engine that had another strategy
         self._ledger.drop_branch(branch)
 
-    async def inventory(self) -> AsyncIterator[Handle]:
-        """Every version and branch of this journal."""
-        for handle in await in_thread(self._ledger.handles):
-            yield handle
-
-    # -- looking ----------------------------------------------------------------------------------------------
-
-    async def digest(self, sealed: Sealed) -> str:
+    def _content_digest(self, record: SealedRecord) -> str:
         """Of paths, kinds, permission bits and bytes; not of times, owners or layers."""
-        return await in_thread(self._digest, sealed)
-
-    def _digest(self, sealed: Sealed) -> str:
-        record = self._ledger.sealed(sealed)
-        if not record.digest:
-            with failures_told(self.name, "reading a version"):
-                digest = tree_digest(self._layers.view(record.layers), self._sha256)
-                record = msgspec.structs.replace(record, digest=digest)
-                self._ledger.put_sealed(record)
-        return record.digest
+        return tree_digest(self._layers.view(record.layers), self._sha256)
 
     def _sha256(self, node: Node) -> str:
         return self._layers.sha256(node, pulse)
 
-    async def diff(self, before: Sealed, after: Sealed) -> AsyncIterator[Change]:
+    def _changes(self, before: SealedRecord, after: SealedRecord) -> Generator[Change, None, None]:
         """Files, links and directories, by path."""
-        records = [self._ledger.sealed(sealed) for sealed in (before, after)]
-        if before.version == after.version:
-            return
-        old, new = await in_thread(lambda: [self._layers.view(record.layers) for record in records])
-        found = changes(old, new, self._sha256)
-        while batch := await in_thread(lambda: list(islice(found, _CHANGES_AT_A_TIME))):
-            for change in batch:
-                yield change
-
-    async def usage(self, handle: Handle) -> Usage:
-        """Bytes on disk of what the handle has alone; of its other layers as shared."""
-        if isinstance(handle, Binding):
-            return Usage(private_bytes=0)
-        return await in_thread(self._usage, handle)
+        old, new = (self._layers.view(record.layers) for record in (before, after))
+        yield from changes(old, new, self._sha256)
 
     def _usage(self, handle: Sealed | Branch) -> Usage:
-        with failures_told(self.name, "measuring"):
-            if isinstance(handle, Branch):
-                record = self._ledger.branch(handle)
-                own = self._layers.tree(record.upper) if record.upper else self._trees().tree(handle.id)
-                shared = sum(self._bytes(self._layers.tree(layer)) for layer in record.layers) if record.upper else 0
-                return self._split(own, shared)
-            top, *below = self._ledger.sealed(handle).layers
-            return self._split(self._layers.tree(top), sum(self._bytes(self._layers.tree(layer)) for layer in below))
+        """Of what the handle has alone; its other layers are shared."""
+        if isinstance(handle, Branch):
+            record = self._ledger.branch(handle)
+            own = self._layers.tree(record.upper) if record.upper else self._trees().tree(handle.id)
+            shared = sum(self._bytes(self._layers.tree(layer)) for layer in record.layers) if record.upper else 0
+            return self._split(own, shared)
+        top, *below = self._ledger.sealed(handle).layers
+        return self._split(self._layers.tree(top), sum(self._bytes(self._layers.tree(layer)) for layer in below))
 
     def _bytes(self, directory: Path) -> int:
-        return sum(status.st_blocks * _BLOCK_BYTES for _, _, status in walk(directory, pulse))
+        return sum(status.st_blocks * BLOCK_BYTES for _, _, status in walk(directory, pulse))
 
     def _split(self, own: Path, shared: int) -> Usage:
         allocated = self._bytes(own)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator
-from itertools import islice
+from collections.abc import Generator
 from pathlib import Path
 from typing import Literal
 
@@ -16,15 +15,14 @@ from statefork.adapters.resources.ledger import BranchRecord, Ledger, SealedReco
 from statefork.adapters.resources.reflink import ReflinkProbe, copy_bytes, probe_reflink, shared_bytes
 from statefork.adapters.resources.sqlite.content import changes, content_digest
 from statefork.adapters.resources.sqlite.hold import Hold
-from statefork.engine.errors import ContractError, NotReady, ResourceFailed
+from statefork.adapters.resources.stored import BLOCK_BYTES, StoredResource
+from statefork.engine.errors import NotReady, ResourceFailed
 from statefork.engine.ports import Change, Needs, Owner, Services, Strategy, Usage
-from statefork.journal.values import Binding, Branch, Handle, Identity, Sealed
+from statefork.journal.values import Binding, Branch, Identity, Sealed
 
 ADAPTER = "sqlite"
 FILE_NAME = "db.sqlite3"
 _SIDECARS = ("-wal", "-journal")
-_BLOCK_BYTES = 512  # the unit of st_blocks
-_CHANGES_AT_A_TIME = 200
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,16 +34,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     )
 
 
-class SqliteResource:
+class SqliteResource(StoredResource):
     """One database of one contract."""
 
     adapter = ADAPTER
 
     def __init__(self, name: str, options: Options, services: Services) -> None:
-        self.name = name
+        super().__init__(
+            name, Ledger(services.state, name, ADAPTER, services.journal), services.base_dir / options.base
+        )
         self.options = options
-        self._base = services.base_dir / options.base
-        self._ledger = Ledger(services.state, name, ADAPTER, services.journal)
         self._holds: dict[str, Hold] = {}
         self._lock = threading.Lock()
         self._probed: ReflinkProbe | None = None
@@ -138,15 +136,6 @@ class SqliteResource:
             return content_digest(path)
         except sqlite3.DatabaseError as error:
             raise self._bad_base(f"SQLite can't use it ({error}): the file") from error
-
-    def _bad_base(self, what: str) -> ContractError:
-        key = f"resources.{self.name}.base"
-        return ContractError(
-            f"{key}: {what} at {str(self._base)!r}",
-            hint="Make the base first, or name a build module that makes it",
-            key=key,
-            path=str(self._base),
-        )
 
     # -- branches ---------------------------------------------------------------------------------------------
 
@@ -291,19 +280,7 @@ class SqliteResource:
             for path in (place / FILE_NAME, place, self._ledger.root / "layers"):
                 sync_file(path)
 
-    # -- the end ----------------------------------------------------------------------------------------------
-
-    async def discard(self, handle: Handle) -> None:
-        """Remove a branch or a version. Idempotent."""
-        self._ledger.check(handle)
-        await in_thread(self._discard, handle)
-
-    def _discard(self, handle: Handle) -> None:
-        with failures_told(self.name, "discarding"):
-            if isinstance(handle, Branch):
-                self._drop_branch(handle.id)
-            elif isinstance(handle, Sealed):
-                self._ledger.drop_sealed(handle.version)
+    # -- the end, and looking ---------------------------------------------------------------------------------
 
     def _drop_branch(self, branch: str) -> None:
         with self._lock:
@@ -312,59 +289,25 @@ class SqliteResource:
         if hold is not None:
             hold.close()
 
-    async def inventory(self) -> AsyncIterator[Handle]:
-        """Every version and branch of this journal."""
-        for handle in await in_thread(self._ledger.handles):
-            yield handle
-
-    # -- looking ----------------------------------------------------------------------------------------------
-
-    async def digest(self, sealed: Sealed) -> str:
+    def _content_digest(self, record: SealedRecord) -> str:
         """Of the schema and all rows in key order, whatever the pages look like."""
-        return await in_thread(self._digest, sealed)
+        return content_digest(self._file_of(record), pulse)
 
-    def _digest(self, sealed: Sealed) -> str:
-        record = self._ledger.sealed(sealed)
-        if not record.digest:
-            digest = content_digest(self._file_of(record), pulse)
-            record = msgspec.structs.replace(record, digest=digest)
-            self._ledger.put_sealed(record)
-        return record.digest
-
-    async def diff(self, before: Sealed, after: Sealed) -> AsyncIterator[Change]:
+    def _changes(self, before: SealedRecord, after: SealedRecord) -> Generator[Change, None, None]:
         """Tables, then rows by key: columns that differ, with old and new values."""
-        paths = [self._file_of(self._ledger.sealed(sealed)) for sealed in (before, after)]
-        if before.version == after.version:
-            return
-        found = changes(*paths)
-        try:
-            while batch := await in_thread(_take, found):
-                for change in batch:
-                    yield change
-        finally:
-            found.close()
+        return changes(self._file_of(before), self._file_of(after))
 
     def _file_of(self, record: SealedRecord) -> Path:
         return self._ledger.layer(record.layers[0]) / FILE_NAME
 
-    async def usage(self, handle: Handle) -> Usage:
-        """Bytes on disk; those in extents that other files share are told apart where the file system can tell."""
-        return await in_thread(self._usage, handle)
-
-    def _usage(self, handle: Handle) -> Usage:
-        if isinstance(handle, Binding):
-            return Usage(private_bytes=0)
-        with failures_told(self.name, "measuring"):
-            if isinstance(handle, Branch):
-                self._ledger.branch(handle)
-                directory = self._ledger.workplace(handle.id)
-                shared = self._hold(handle).shared_bytes() if self._reflink().works else 0
-            else:
-                directory = self._ledger.layer(self._ledger.sealed(handle).layers[0])
-                shared = shared_bytes(directory / FILE_NAME) if self._reflink().works else 0
-            allocated = sum(path.stat().st_blocks * _BLOCK_BYTES for path in directory.iterdir())
+    def _usage(self, handle: Sealed | Branch) -> Usage:
+        """Bytes in extents that other files share are told apart where the file system can tell."""
+        if isinstance(handle, Branch):
+            self._ledger.branch(handle)
+            directory = self._ledger.workplace(handle.id)
+            shared = self._hold(handle).shared_bytes() if self._reflink().works else 0
+        else:
+            directory = self._ledger.layer(self._ledger.sealed(handle).layers[0])
+            shared = shared_bytes(directory / FILE_NAME) if self._reflink().works else 0
+        allocated = sum(path.stat().st_blocks * BLOCK_BYTES for path in directory.iterdir())
         return Usage(private_bytes=max(0, allocated - shared), shared_bytes=shared)
-
-
-def _take(found: Iterator[Change]) -> list[Change]:
-    return list(islice(found, _CHANGES_AT_A_TIME))
