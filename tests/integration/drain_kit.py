@@ -1,0 +1,179 @@
+"""A running engine with one environment of the notes project, for the proofs of the drain, and what replaces guards.
+
+The site is Django on the shared server. Beside it there is a host with a WebSocket, which every proxy door leads to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+
+from statefork.adapters.interfaces.assembly import LateAdmission
+from statefork.adapters.interfaces.gateway import HttpGateway, open_gateway
+from statefork.adapters.interfaces.registry import make_resources
+from statefork.engine.contract import parse_contract
+from statefork.engine.kernel import Kernel, open_kernel
+from statefork.engine.ports import Listener, Route, Services
+from statefork.journal.events import Event, TransitionBegun
+from statefork.journal.log import Journal
+from statefork.journal.store import open_state
+from statefork.journal.values import Identity
+from tests.integration.upstream_kit import Upstream, open_upstream
+from tests.integration.web_kit import PROJECT
+
+CONTRACT = """
+[contract]
+name = "notes"
+[resources.db]
+adapter = "sqlite"
+base = "notes.sqlite3"
+durability = "authoritative"
+[resources.media]
+adapter = "files"
+base = "media"
+durability = "authoritative"
+[resources.search]
+adapter = "files"
+base = "search"
+durability = "authoritative"
+[resources.site]
+adapter = "web"
+stack = "django"
+settings = "SETTINGS"
+path = "PROJECT"
+host = "HOST"
+grace_s = 0.2
+durability = "derived"
+depends_on = ["db", "media", "search"]
+stores = { database = "db", media = "media", search = "search" }
+"""
+
+
+class Doors:
+    """The gateway, with a WebSocket's host behind every proxy door: no adapter's server speaks WebSocket."""
+
+    def __init__(self, gateway: HttpGateway, socket: Route) -> None:
+        self._gateway = gateway
+        self._socket = socket
+
+    async def open_proxy(self, identity: Identity, routes: tuple[Route, ...]) -> Listener:
+        return await self._gateway.open_proxy(identity, (*routes, self._socket))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._gateway, name)
+
+
+class Scene:
+    """What runs, and ways to see it that do not ask it."""
+
+    host = "notes.example"
+    socket_host = "socket.example"
+
+    def __init__(self, kernel: Kernel, gateway: Doors, journal: Journal, upstream: Upstream, tmp: Path) -> None:
+        self.kernel = kernel
+        self.gateway = gateway
+        self.journal = journal
+        self.upstream = upstream
+        self.tmp = tmp
+
+    async def events(self, kind: type[Event]) -> list[Any]:
+        """Everything of one kind that the journal holds."""
+        await self.journal.flush()
+        return [record.event async for record in self.journal.read() if isinstance(record.event, kind)]
+
+    async def until_frozen(self) -> None:
+        """Wait until the freeze is journaled."""
+        async with self.journal.subscribe() as records:
+            async for record in records:
+                if isinstance(record.event, TransitionBegun) and record.event.op != "create":
+                    return
+
+    def pipe(self, name: str) -> Path:
+        """A named pipe that a view waits on."""
+        path = self.tmp / f"pipe-{name}"
+        if not path.exists():
+            os.mkfifo(path)
+        return path
+
+    async def write_line(self, name: str, line: str = "go") -> None:
+        """Let a view go on."""
+        await anyio.to_thread.run_sync(self.pipe(name).write_text, line + "\n", abandon_on_cancel=True)
+
+    def let_go(self) -> None:
+        """End whatever still waits on a pipe, so that closing need not."""
+        for path in self.tmp.glob("pipe-*"):
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
+    def titles(self) -> list[str]:
+        """What the environment's database holds now, read raw."""
+        path = self.kernel.bindings("a")["db"].address["path"]
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as raw:
+            return sorted(row[0] for row in raw.execute("SELECT title FROM notes_note"))
+
+
+S = TypeVar("S", bound=Scene)
+
+
+@asynccontextmanager
+async def open_scene(
+    scene: type[S], base: Path, tmp: Path, *, settings: str = "notes.settings", more: str = ""
+) -> AsyncIterator[S]:
+    """An engine with environment ``a``; ``more`` is added to the contract."""
+    words = {"PROJECT": str(PROJECT), "SETTINGS": settings, "HOST": scene.host}
+    text = CONTRACT + more
+    for word, value in words.items():
+        text = text.replace(word, value)
+    contract = parse_contract(text, "notes.toml")
+    late = LateAdmission()
+    async with open_upstream() as upstream, open_state(tmp / "state", write=True) as state:
+        async with open_gateway(late) as gateway:
+            doors = Doors(gateway, upstream.route(scene.socket_host))
+            services = Services(
+                state=state.path, journal=state.journal.id, blobs=state.blobs, gateway=doors, base_dir=base
+            )
+            resources = make_resources(contract, services)
+            async with open_kernel(
+                journal=state.journal, contract=contract, resources=resources, blobs=state.blobs
+            ) as late.kernel:
+                await late.kernel.create("a")
+                yield scene(late.kernel, doors, state.journal, upstream, tmp)
+
+
+def holders(held: tuple[Any, ...]) -> dict[str, str]:
+    """How each thing that a drain found open ended; addresses without their queries."""
+    return {entry.holder.split("?")[0]: entry.how for entry in held}
+
+
+# --- what stands in a guard's place, when it is taken away ---------------------------------------------------------
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Neither does nor says anything."""
+
+
+async def nothing_at_once(*_: Any, **__: Any) -> None:
+    """The same, awaited."""
+
+
+async def no_names(*_: Any, **__: Any) -> tuple[str, ...]:
+    """Knows of nothing that runs."""
+    return ()
+
+
+async def unleased(client: Any, asked: Any, opened: Any, kind: str, send: Any) -> None:
+    """A message without a lease."""
+    await send()
+
+
+@contextlib.contextmanager
+def uncarried(self: Any, name: str) -> Iterator[None]:
+    """A connection that nobody counts."""
+    yield
