@@ -78,13 +78,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self) -> Iterable[str]:
         """The report as text for people: verdict first."""
-        total = len(self.findings) + self.findings_left_out
+        events = _counted(self.events, "event")
         if self.clean:
-            yield f"clean: {self.events} events of {self.environments} environments keep every rule that was checked"
+            environments = _counted(self.environments, "environment")
+            keep = "keeps" if self.events == 1 else "keep"
+            yield f"clean: {events} of {environments} {keep} every rule that was checked"
         elif self.findings:
-            yield f"{total} violation{'s' if total != 1 else ''} in {self.events} events"
+            yield f"{_counted(len(self.findings) + self.findings_left_out, 'violation')} in {events}"
+        elif self.events:
+            yield f"unreadable: of what could be read ({events}) nothing breaks a rule, but not all could be read"
         else:
-            yield f"unreadable: {self.events} events could be read and keep the rules, but not all could be read"
+            yield "unreadable: not one event could be read"
         for finding in self.findings:
             yield f"  {finding}"
         if self.findings_left_out:
@@ -94,5 +98,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         for note in self.notes:
             yield f"  note: {note}"
         for checked in self.checked:
-            mark = "ok" if not checked.violations else f"{checked.violations} broken"
-            yield f"  {checked.invariant:<4} {checked.rule}: {checked.looked_at} looked at, {mark}"
+            yield f"  {checked.invariant:<4} {checked.rule}: {_looked(checked)}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _looked(checked: Checked) -> str:
+    """Nothing to look at is no proof, and is told as that."""
+    if not checked.looked_at:
+        return "there was nothing to look at"
+    return f"{checked.looked_at} looked at, " + (f"{checked.violations} broken" if checked.violations else "ok")

@@ -33,7 +33,7 @@ class JournalFile:
             self._connection.execute("begin")
             found = self._connection.execute("select coalesce(max(position), 0) from events").fetchone()
         except sqlite3.Error as error:
-            raise Unreadable(f"{path} can't be read as a journal: {error}") from None
+            raise Unreadable(f"{path} is not a statefork journal, or its header is damaged ({error})") from None
         self.head = int(found[0])
 
     def rows(self) -> Iterator[Row]:

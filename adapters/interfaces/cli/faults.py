@@ -23,6 +23,7 @@ from statefork.engine.errors import (
     LeaseRevoked,
     PartialFork,
     ResourceFailed,
+    RuntimeDied,
     TransitionAborted,
 )
 from statefork.journal.errors import StateforkError
@@ -33,7 +34,7 @@ EXIT_CANNOT = 2
 EXIT_UNKNOWN = 3
 EXIT_INTERRUPTED = 130
 
-_UNKNOWN = (ActionTimeout, LeaseRevoked, InDoubt, EngineLost)
+_UNKNOWN = (ActionTimeout, LeaseRevoked, InDoubt, RuntimeDied, EngineLost)
 
 
 class UsageError(StateforkError):
