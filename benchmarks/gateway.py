@@ -74,9 +74,10 @@ class AlwaysAdmitted:
         """Nothing is kept."""
 
 
-async def ask(port: int, target: str, host: str, extra: str = "") -> int:
-    """One request on a connection of its own; the number of bytes that came back."""
-    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+async def ask(place: str, target: str, host: str, extra: str = "") -> int:
+    """One request to address:port on a connection of its own; the number of bytes that came back."""
+    address, _, port = place.partition(":")
+    async with await anyio.connect_tcp(address, int(port)) as stream:
         await stream.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{extra}\r\n".encode())
         size, first = 0, b""
         try:
@@ -141,8 +142,8 @@ async def measure(rounds: int, tmp: Path) -> dict[str, Any]:
                 await web.probe(binding)
                 bind_ms.append((bound - began) * 1000)
                 probe_ms.append((time.perf_counter() - bound) * 1000)
-                site_port = int(str(binding.address["base_url"]).rsplit(":", 1)[1])
-                await ask(site_port, "/catalogue/", f"127.0.0.1:{site_port}")
+                site = str(binding.address["base_url"]).removeprefix("http://")
+                await ask(site, "/catalogue/", site)
                 if number in (0, 15):
                     memory = psutil.Process(web.server.pid).memory_full_info()
                     found[f"server_pss_mib_with_{number + 1}"] = round(memory.pss / 2**20, 1)
@@ -161,17 +162,16 @@ async def latencies(rounds: int, gateway: Any, web: Any, identity: Identity) -> 
     key, port = web.server.ticket_key, web.server.port
     route = Route(host=HOST, upstream_host="127.0.0.1", upstream_port=port, ticket_key=key)
     proxy = await gateway.open_proxy(identity, (route,))
-    site = await gateway.open_site(identity.env, route)
+    door = await gateway.open_site(identity.env, route)
+    direct, through, site = f"127.0.0.1:{port}", f"{proxy.host}:{proxy.port}", f"{door.host}:{door.port}"
     ticket = f"{TICKET_HEADER}: {sign(key, identity)}\r\n"
     found = {}
     for name, path in (("ready", READY_PATH), ("page", "/catalogue/")):
-        found[f"{name}_direct_ms"] = await median_ms(rounds, lambda path=path: ask(port, path, HOST, ticket))
+        found[f"{name}_direct_ms"] = await median_ms(rounds, lambda path=path: ask(direct, path, HOST, ticket))
         found[f"{name}_proxy_ms"] = await median_ms(
-            rounds, lambda path=path: ask(proxy.port, f"http://{HOST}{path}", HOST)
+            rounds, lambda path=path: ask(through, f"http://{HOST}{path}", HOST)
         )
-        found[f"{name}_site_ms"] = await median_ms(
-            rounds, lambda path=path: ask(site.port, path, f"127.0.0.1:{site.port}")
-        )
+        found[f"{name}_site_ms"] = await median_ms(rounds, lambda path=path: ask(site, path, site))
     return found
 
 

@@ -227,9 +227,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 class Listener(Protocol):
     """One open door: a loopback port that carries one identity."""
 
+    host: str  # the loopback address; a site door has one of its own where the machine allows it
     port: int
     identity: Identity | None  # of a proxy door; a site door belongs to the environment, whatever its epoch
-    base_url: str  # "http://127.0.0.1:PORT", without a slash at the end
+    base_url: str  # "http://HOST:PORT", without a slash at the end
 
     async def end(self, identity: Identity) -> None:
         """Close the connections that still carry this identity (an open WebSocket, an event stream), and join them."""

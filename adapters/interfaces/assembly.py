@@ -76,7 +76,7 @@ async def assemble(
         base_dir = await anyio.to_thread.run_sync(prepare_bases, parsed, file, opened.path, progress or _silent)
         check_bases(parsed, base_dir)
         admission = LateAdmission()
-        async with open_gateway(admission) as gateway:
+        async with open_gateway(admission, name=opened.journal.id) as gateway:
             services = Services(
                 state=opened.path, journal=opened.journal.id, blobs=opened.blobs, gateway=gateway, base_dir=base_dir
             )

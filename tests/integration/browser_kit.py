@@ -139,6 +139,7 @@ class Door:
     """A proxy door that leads straight to the site: enough of a gateway for the browser's side of it."""
 
     def __init__(self, port: int, identity: Identity) -> None:
+        self.host = "127.0.0.1"
         self.port = port
         self.identity = identity
         self.base_url = f"http://127.0.0.1:{port}"

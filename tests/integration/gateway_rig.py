@@ -13,6 +13,11 @@ from tests.integration.gateway_kit import Doorkeeper
 from tests.integration.upstream_kit import Upstream, open_upstream
 
 
+def authority(door: Listener) -> str:
+    """What a client of the door says in Host."""
+    return door.base_url.removeprefix("http://")
+
+
 class Rig:
     """What a test of the gateway needs."""
 

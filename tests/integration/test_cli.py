@@ -326,9 +326,13 @@ def test_a_defect_is_one_line_unless_it_is_debugged(
 
 def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commands: Commands) -> None:
     Engine(tmp_path, commands.state)
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
     notes = commands.json("doctor", str(tmp_path / "notes.toml"))
     found = {finding["what"]: finding for finding in notes["findings"]}
     assert notes["ok"]
+    assert "loopback address" in found["base URLs"]["found"]
+    assert "add 127.0.0.0/8 to NO_PROXY" in found["HTTP proxy"]["advice"]
     assert found["db (sqlite)"]["found"]
     assert not commands.state.exists()
     assert not list(tmp_path.glob(".statefork-doctor-*"))

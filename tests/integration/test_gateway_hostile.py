@@ -90,7 +90,7 @@ async def test_forged_tickets_never_pass_in_any_spelling() -> None:
                 f"X-A: 1\r\n{name}:\r\n {FORGED}\r\n".encode(),
                 f"X-A: 1\r\n {name}: {FORGED}\r\n".encode(),
             ):
-                raw = await talk_raw(door.port, start + b"Connection: close\r\n" + extra + b"\r\n")
+                raw = await talk_raw(door, start + b"Connection: close\r\n" + extra + b"\r\n")
                 assert raw.startswith((b"HTTP/1.1 200", b"HTTP/1.1 400")), raw
         assert len(tap.requests) >= 4 * len(SPELLINGS)
         for request in tap.requests:
@@ -127,7 +127,7 @@ async def test_requests_that_two_servers_could_read_differently_are_refused(line
     async with open_script(tap.talk) as route, open_gateway(keeper) as gateway:
         door = await gateway.open_proxy(keeper.add("a"), (route,))
         head = b"POST http://shop.example/ HTTP/1.1\r\nHost: shop.example\r\n" + lines + b"\r\n"
-        raw = await talk_raw(door.port, head + b"0\r\n\r\n" + SMUGGLED)
+        raw = await talk_raw(door, head + b"0\r\n\r\n" + SMUGGLED)
         assert raw.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501")), raw
         assert raw.count(b"HTTP/1.1 ") == 1, "the connection went on after a request that can't be trusted"
         assert tap.requests == []
@@ -141,7 +141,7 @@ async def test_nominated_headers_do_not_change_the_framing() -> None:
         door = await gateway.open_proxy(keeper.add("a"), (route,))
         nominated = b"Connection: Content-Length, Transfer-Encoding, Host, X-Mine, close\r\nX-Mine: 1\r\n"
         head = b"POST http://shop.example/ HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 3\r\n" + nominated
-        raw = await talk_raw(door.port, head + b"\r\nabc")
+        raw = await talk_raw(door, head + b"\r\nabc")
         assert raw.startswith(b"HTTP/1.1 200")
         (request,) = tap.requests
         assert request.lower().count(b"content-length: 3") == 1
@@ -169,11 +169,11 @@ async def test_targets_that_are_no_urls_are_refused() -> None:
             b"/no-host",
         ):
             line = b"GET " + target + b" HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
-            raw = await talk_raw(door.port, line)
+            raw = await talk_raw(door, line)
             assert raw.startswith((b"HTTP/1.1 400", b"HTTP/1.1 421")), (target, raw)
         assert tap.requests == []
         upper = b"GET HTTP://SHOP.EXAMPLE:80?q HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        assert (await talk_raw(door.port, upper)).startswith(b"HTTP/1.1 200")
+        assert (await talk_raw(door, upper)).startswith(b"HTTP/1.1 200")
         assert tap.requests[0].startswith(b"GET /?q HTTP/1.1\r\n")
 
 
@@ -234,11 +234,11 @@ async def _survive(data: list[bytes]) -> None:
     async with open_script(tap.talk) as route, open_gateway(keeper, limits) as gateway:
         for door in (await gateway.open_proxy(identity, (route,)), await gateway.open_site("a", route)):
             for part in data:
-                await talk_raw(door.port, part, end=True, within_s=20)
+                await talk_raw(door, part, end=True, within_s=20)
             fine = (
                 f"GET {'http://shop.example' if door.identity else ''}/fine HTTP/1.1\r\nHost: localhost:{door.port}\r\n"
             )
-            raw = await talk_raw(door.port, fine.encode() + b"Connection: close\r\n\r\n")
+            raw = await talk_raw(door, fine.encode() + b"Connection: close\r\n\r\n")
             assert raw.startswith(b"HTTP/1.1 200"), "the door does not serve any more"
         await keeper.until_quiet()
     for request in tap.requests:

@@ -15,7 +15,7 @@ from statefork.adapters.interfaces.gateway import Limits, open_gateway
 from statefork.engine.ports import Route
 from statefork.engine.tickets import verify
 from tests.integration.gateway_kit import Doorkeeper
-from tests.integration.gateway_rig import open_rig
+from tests.integration.gateway_rig import authority, open_rig
 from tests.integration.upstream_kit import KEY, open_script, talk_raw
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ async def test_bodies_pass_in_both_directions_and_keep_the_connection() -> None:
         assert int(head.headers["content-length"]) > 0
         first = b"GET http://shop.example/1 HTTP/1.1\r\nHost: shop.example\r\n\r\n"
         last = b"GET http://shop.example/2 HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
-        both = await talk_raw(rig.proxy.port, first + last)
+        both = await talk_raw(rig.proxy, first + last)
         assert both.count(b"HTTP/1.1 200") == 2, "pipelined requests are answered in order"
         assert both.index(b'"/1?"') < both.index(b'"/2?"')
 
@@ -127,9 +127,7 @@ async def test_an_upstream_that_fails_is_told_with_502() -> None:
         keeper = Doorkeeper()
         async with open_script(talk) as route, open_gateway(keeper) as gateway:
             door = await gateway.open_proxy(keeper.add("a"), (route,))
-            raw = await talk_raw(
-                door.port, b"GET http://shop.example/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-            )
+            raw = await talk_raw(door, b"GET http://shop.example/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert raw.startswith(b"HTTP/1.1 502"), raw
             assert says in raw.decode()
             assert keeper.refusals == [(502, "upstream_failed", "GET", "http://shop.example/")]
@@ -151,7 +149,7 @@ async def test_a_response_that_breaks_off_is_not_completed_by_the_gateway() -> N
     keeper = Doorkeeper()
     async with open_script(talk) as route, open_gateway(keeper) as gateway:
         door = await gateway.open_proxy(keeper.add("a"), (route,))
-        raw = await talk_raw(door.port, b"GET http://shop.example/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        raw = await talk_raw(door, b"GET http://shop.example/ HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"hello" in raw
         assert b"content-length" not in raw.lower()
         assert not raw.endswith(b"0\r\n\r\n")
@@ -188,7 +186,6 @@ async def test_clients_that_break_a_limit_are_told_which() -> None:
         head_s=0.3, idle_s=0.3, head_bytes_max=4096, headers_max=20, body_bytes_max=1000, connections_max=2, stall_s=0.5
     )
     async with open_rig(limits) as rig:
-        port = rig.proxy.port
         line = b"POST http://shop.example/ HTTP/1.1\r\nHost: shop.example\r\n"
         cases = {
             b"GET http://shop.exam": (b"408", b"head_s"),
@@ -198,16 +195,17 @@ async def test_clients_that_break_a_limit_are_told_which() -> None:
             line + b"Transfer-Encoding: chunked\r\n\r\n7d0\r\n" + b"z" * 2000 + b"\r\n": (b"413", b"body_bytes_max"),
         }
         for data, (status, limit) in cases.items():
-            raw = await talk_raw(port, data)
+            raw = await talk_raw(rig.proxy, data)
             assert raw.startswith(b"HTTP/1.1 " + status), raw[:300]
             assert limit in raw
-        assert await talk_raw(port, b"") == b"", "an idle connection is closed without a word"
-        assert await talk_raw(port, line + b"Content-Length: 10\r\n\r\nhalf") == b"", "a body that never ends"
+        assert await talk_raw(rig.proxy, b"") == b"", "an idle connection is closed without a word"
+        assert await talk_raw(rig.proxy, line + b"Content-Length: 10\r\n\r\nhalf") == b"", "a body that never ends"
         await rig.keeper.until_quiet()
 
+        port = rig.proxy.port
         async with await anyio.connect_tcp("127.0.0.1", port), await anyio.connect_tcp("127.0.0.1", port):
             with anyio.fail_after(5):
-                while b"connections_max" not in await talk_raw(port, b""):
+                while b"connections_max" not in await talk_raw(rig.proxy, b""):
                     pass
 
 
@@ -231,7 +229,7 @@ async def test_a_revoked_lease_ends_the_request_on_both_sides() -> None:
 
             async def ask() -> None:
                 line = b"GET http://shop.example/ HTTP/1.1\r\nHost: shop.example\r\n\r\n"
-                received.append(await talk_raw(door.port, line))
+                received.append(await talk_raw(door, line))
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask)
@@ -277,7 +275,7 @@ async def test_expect_continue_and_http_1_0() -> None:
             assert (await stream.receive()).startswith(b"HTTP/1.1 100")
             await stream.send(b"ok")
             assert (await stream.receive()).startswith(b"HTTP/1.1 200")
-        old = await talk_raw(rig.site.port, f"GET /x HTTP/1.0\r\nHost: 127.0.0.1:{rig.site.port}\r\n\r\n".encode())
+        old = await talk_raw(rig.site, f"GET /x HTTP/1.0\r\nHost: {authority(rig.site)}\r\n\r\n".encode())
         head, _, body = old.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")
         assert json.loads(body)["method"] == "GET"

@@ -12,7 +12,7 @@ from wsproto.events import Request as Handshake
 
 from statefork.adapters.interfaces.gateway import Limits
 from statefork.engine.tickets import verify
-from tests.integration.gateway_rig import Rig, open_rig
+from tests.integration.gateway_rig import Rig, authority, open_rig
 from tests.integration.gateway_streams_kit import Socket, handshake
 from tests.integration.upstream_kit import KEY
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def open_socket(rig: Rig, how: str) -> AsyncIterator[Socket]:
     """A WebSocket to the application: as Chromium does it (CONNECT, then the handshake), or on the base URL."""
-    port = rig.proxy.port if how == "tunnel" else rig.site.port
-    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-        host = "shop.example" if how == "tunnel" else f"127.0.0.1:{port}"
+    door = rig.proxy if how == "tunnel" else rig.site
+    async with await anyio.connect_tcp(door.host, door.port) as stream:
+        host = "shop.example" if how == "tunnel" else authority(rig.site)
         yield await handshake(stream, host, tunnel=how == "tunnel")
 
 
@@ -102,9 +102,9 @@ async def test_limits_of_messages_are_named_to_the_client() -> None:
 async def test_a_refused_handshake_is_an_ordinary_response() -> None:
     async with open_rig() as rig:
         rig.keeper.envs["a"].change(frozen=True)
-        async with await anyio.connect_tcp("127.0.0.1", rig.site.port) as stream:
+        async with await anyio.connect_tcp(rig.site.host, rig.site.port) as stream:
             socket = Socket(stream)
-            await socket.send(Handshake(host=f"127.0.0.1:{rig.site.port}", target="/ws"))
+            await socket.send(Handshake(host=authority(rig.site), target="/ws"))
             answer = await socket.next()
             assert isinstance(answer, RejectConnection)
             assert answer.status_code == 503
@@ -121,7 +121,7 @@ async def test_tunnels_lead_nowhere_else() -> None:
             assert (await stream.receive()).startswith(b"HTTP/1.1 200")
             await stream.send(b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n")
             assert (await stream.receive()).startswith(b"HTTP/1.1 421")
-        async with await anyio.connect_tcp("127.0.0.1", rig.site.port) as stream:
+        async with await anyio.connect_tcp(rig.site.host, rig.site.port) as stream:
             await stream.send(b"CONNECT shop.example:80 HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await stream.receive()).startswith(b"HTTP/1.1 400")
 
@@ -154,8 +154,8 @@ async def test_an_event_stream_at_rest_is_ended_with_its_epoch_and_by_its_client
     async with open_rig() as rig:
         identity = rig.keeper.envs["a"].identity
         received = b""
-        async with await anyio.connect_tcp("127.0.0.1", rig.site.port) as stream:
-            await stream.send(f"GET /events HTTP/1.1\r\nHost: 127.0.0.1:{rig.site.port}\r\n\r\n".encode())
+        async with await anyio.connect_tcp(rig.site.host, rig.site.port) as stream:
+            await stream.send(f"GET /events HTTP/1.1\r\nHost: {authority(rig.site)}\r\n\r\n".encode())
             received += await stream.receive()
             await rig.keeper.until_quiet()
             await rig.site.end(identity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from statefork.adapters.interfaces.python import Engine
 from statefork.adapters.resources.browser.actions import Goto
 from statefork.journal.events import RequestRefused
 from statefork.replay.audit import audit
-from statefork.worlds.shop import agents, evaluators
+from statefork.worlds.shop import agents, catalogue, evaluators
 from statefork.worlds.shop.agents import SITE, Agent
 from statefork.worlds.shop.evaluators import Books, Judge
 from tests.integration.shop_kit import events, judged, needs_shop, open_shop, seeded, shopper
@@ -118,6 +119,38 @@ async def test_logged_in_here_and_there_both_stay(tmp_path: Path) -> None:
             assert other.customer not in seen.text
         count = "SELECT count(*) FROM django_session"
         assert [books(env).value(count) for env in (here, there)] == [1, 1]
+
+
+async def test_one_cookie_jar_keeps_both_logins(tmp_path: Path) -> None:
+    """Case 4, for scripts: a client that uses one jar for two environments is logged in to both."""
+    async with open_shop(tmp_path) as engine:
+        envs = [await engine.create("here"), await engine.create("there")]
+        agents_of = [shopper(env, seed=seed) for seed, env in enumerate(envs, start=1)]
+        async with httpx.AsyncClient(trust_env=False, timeout=60, follow_redirects=True) as client:
+            for env, agent in zip(envs, agents_of, strict=True):
+                await log_in(client, env.base_url("shop"), agent.customer)
+            for env, agent in [*zip(envs, agents_of, strict=True)] * 2:
+                profile = await client.get(f"{env.base_url('shop')}/accounts/profile/")
+                assert agent.customer in profile.text
+        count = "SELECT count(*) FROM django_session"
+        assert [books(env).value(count) for env in envs] == [1, 1]
+
+
+async def log_in(client: httpx.AsyncClient, base_url: str, customer: str) -> None:
+    """Log in through the form, as a script does."""
+    page = await client.get(f"{base_url}/accounts/login/")
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)
+    assert token is not None
+    form = {
+        "csrfmiddlewaretoken": token[1],
+        "login-username": catalogue.email(customer),
+        "login-password": catalogue.PASSWORD,
+        "login_submit": "Log In",
+    }
+    headers = {"Origin": base_url, "Referer": f"{base_url}/accounts/login/"}
+    answer = await client.post(f"{base_url}/accounts/login/", data=form, headers=headers)
+    assert answer.status_code == 200
+    assert answer.url.path != "/accounts/login/"
 
 
 async def test_the_login_of_the_chosen_generation_is_valid(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from starlette.routing import Route as Path
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from statefork.engine.ports import Route
+from statefork.engine.ports import Listener, Route
 
 KEY = b"k" * 32
 
@@ -86,6 +86,11 @@ def _application(upstream: Upstream) -> Starlette:
         response.headers.append("Set-Cookie", "other=2; Domain=.elsewhere.example; Path=/")
         return response
 
+    async def login(request: Request) -> Response:
+        response = Response("welcome")
+        response.set_cookie("session", request.query_params["who"], domain=request.query_params["domain"])
+        return response
+
     async def talk(websocket: WebSocket) -> None:
         await websocket.accept()
         upstream.sockets.append(websocket)
@@ -113,6 +118,7 @@ def _application(upstream: Upstream) -> Starlette:
             Path("/stream", stream),
             Path("/events", events),
             Path("/redirect", redirect),
+            Path("/login", login),
             WebSocketRoute("/ws", talk),
             Path("/{rest:path}", echo, methods=methods),
         ]
@@ -167,11 +173,11 @@ async def open_script(talk: Callable[[anyio.abc.SocketStream], Awaitable[None]])
             tasks.cancel_scope.cancel()
 
 
-async def talk_raw(port: int, data: bytes, *, end: bool = False, within_s: float = 10) -> bytes:
+async def talk_raw(door: Listener, data: bytes, *, end: bool = False, within_s: float = 10) -> bytes:
     """Send bytes to a door and return everything that comes back until it closes."""
     received = b""
     with anyio.fail_after(within_s):
-        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+        async with await anyio.connect_tcp(door.host, door.port) as stream:
             try:
                 await stream.send(data)
                 if end:

@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,7 @@ def doctor(
     Exit status: 0 everything required is there, 2 something is missing (it says what to install).
     """
     out = Out(as_json=as_json)
-    findings = [*_machine(), *_directory(state), *_adapters(contract, state)]
+    findings = [*_machine(), *_loopback(), *_directory(state), *_adapters(contract, state)]
     missing = [finding for finding in findings if finding.grade == "missing"]
     out.data({"ok": not missing, "findings": msgspec.to_builtins(findings)})
     out.table(
@@ -90,6 +91,29 @@ def _machine() -> Iterator[Finding]:
         found=f"without {', '.join(lacking)}" if lacking else "installed",
         advice="for `statefork demo`: pip install 'statefork[demo]'" if lacking else "",
     )
+
+
+def _loopback() -> Iterator[Finding]:
+    """What a script meets that asks an environment's base URL with an HTTP client of its own."""
+    from statefork.adapters.interfaces.gateway.addresses import SHARED, many
+
+    own = many()
+    yield Finding(
+        what="base URLs",
+        grade="ok" if own else "info",
+        found="a loopback address for each site of each environment" if own else f"all share {SHARED}",
+        advice="" if own else "give an HTTP client a cookie jar for each: cookies ignore ports",
+    )
+    proxies = urllib.request.getproxies_environment()
+    proxy = proxies.get("http") or proxies.get("all")
+    spared = {part.strip() for part in proxies.get("no", "").split(",")}
+    if proxy and not spared & {"*", "127.0.0.0/8"}:
+        yield Finding(
+            what="HTTP proxy",
+            grade="info",
+            found="HTTP clients would ask the proxy of http_proxy for base URLs, which are on this machine",
+            advice="add 127.0.0.0/8 to NO_PROXY (curl, requests); pass trust_env=False (httpx)",
+        )
 
 
 def _existing(path: Path) -> Path:

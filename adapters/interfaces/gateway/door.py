@@ -1,23 +1,26 @@
-"""Doors: loopback ports that carry one identity (proxy) or one environment's site (private base URL)."""
+"""Doors: loopback ports that carry one identity (proxy) or one environment's site (private base URL).
+
+A site's door has a loopback address of its own besides (see ``addresses``): to a client it is a host of its own.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 import anyio
 import anyio.abc
 from anyio.abc import SocketAttribute, TaskStatus
 
 from statefork.adapters.interfaces.gateway import heads
+from statefork.adapters.interfaces.gateway.addresses import Addresses, Listening, on_shared_address
 from statefork.adapters.interfaces.gateway.client import Client
 from statefork.adapters.interfaces.gateway.limits import Limits
 from statefork.adapters.interfaces.gateway.refusals import Headers, Refused
 from statefork.engine.ports import Admission, Route
 from statefork.journal.values import Identity
 
-_HOST = "127.0.0.1"
 _log = logging.getLogger("statefork.gateway")
 
 
@@ -47,6 +50,7 @@ class Door:
         self.env = env
         self.identity = identity
         self.routes = routes
+        self.host = ""
         self.port = 0
         self.base_url = ""
         self._admission = admission
@@ -60,18 +64,21 @@ class Door:
         """Listen until closed. A task of the gateway's group."""
         try:
             with self._scope:
-                listener = await anyio.create_tcp_listener(local_host=_HOST, local_port=self.port)
-                async with listener, anyio.create_task_group() as tasks:
-                    self.port = listener.extra(SocketAttribute.local_port)
-                    self.base_url = f"http://{_HOST}:{self.port}"
+                async with self._listening() as listener, anyio.create_task_group() as tasks:
+                    address = listener.extra(SocketAttribute.local_address)
+                    self.host, self.port = str(address[0]), int(address[1])
+                    self.base_url = f"http://{self.host}:{self.port}"
                     self._opened()
                     task_status.started()
                     await listener.serve(self._serve, tasks)
         finally:
             self._closed.set()
 
+    def _listening(self) -> AbstractAsyncContextManager[Listening]:
+        return on_shared_address()
+
     def _opened(self) -> None:
-        """The port is known now."""
+        """Address and port are known now."""
 
     async def _serve(self, stream: anyio.abc.ByteStream) -> None:
         client = Client(stream, self, self._admission, self._limits)
@@ -149,9 +156,17 @@ class ProxyDoor(Door):
 class SiteDoor(Door):
     """A reverse proxy for plain HTTP clients: one site of one environment, always its present generation."""
 
+    def __init__(self, env: str, route: Route, admission: Admission, limits: Limits, addresses: Addresses) -> None:
+        super().__init__(env, None, (route,), admission, limits)
+        self._addresses = addresses
+
+    def _listening(self) -> AbstractAsyncContextManager[Listening]:
+        return self._addresses.listening(self.env, self.routes[0].host)
+
     def _opened(self) -> None:
         self._names = heads.SiteNames(base_url=self.base_url, host=self.routes[0].host)
-        self._authorities = {f"{_HOST}:{self.port}", f"localhost:{self.port}"}
+        # A forwarded port (ssh -L) makes the client say localhost; no page can rebind that name.
+        self._authorities = {f"{self.host}:{self.port}", f"localhost:{self.port}"}
 
     def find(self, authority: str | None, host_header: bytes, tunnel: str | None) -> tuple[str, Route]:
         """The one route; another Host than the door's own comes from a page that rebinds names, and is refused."""

@@ -137,7 +137,7 @@ def is_event_stream(response: h11.Response) -> bool:
 class SiteNames(msgspec.Struct, frozen=True, kw_only=True):
     """The two names of a site behind a private base URL: what its client uses, and what the application knows."""
 
-    base_url: str  # http://127.0.0.1:PORT
+    base_url: str  # http://127.A.B.C:PORT
     host: str  # shop.example
 
     def inward(self, headers: Headers) -> Headers:
@@ -149,7 +149,7 @@ class SiteNames(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def outward(self, headers: Headers) -> Headers:
-        """Locations on the canonical host as locations on the base URL; cookies without a domain."""
+        """Locations on the canonical host as locations on the base URL; cookies of the host alone."""
         base, canonical_url = self.base_url.encode(), b"http://" + self.host.encode()
         done = []
         for name, value in headers:
@@ -170,8 +170,21 @@ def _swap(value: bytes, old: bytes, new: bytes) -> bytes:
 
 
 def _without_domain(cookie: bytes, host: str) -> bytes:
-    domains = (b"domain=" + host.encode(), b"domain=." + host.encode())
-    return b";".join(part for part in cookie.split(b";") if part.strip().lower() not in domains)
+    """The cookie without a Domain that covers the host: a client of the base URL knows neither of the two names.
+
+    A Domain that does not cover it stays, and makes the client refuse the cookie, as it would have to.
+    """
+    pair, *attributes = cookie.split(b";")
+    return b";".join([pair, *(part for part in attributes if not _covers(part, host.lower().encode()))])
+
+
+def _covers(attribute: bytes, host: bytes) -> bool:
+    """Whether this is a Domain of the host or of a parent of it, save for a bare top-level one: clients refuse that."""
+    name, _, value = attribute.partition(b"=")
+    domain = value.strip().lower().removeprefix(b".")
+    if name.strip().lower() != b"domain" or not domain:
+        return False
+    return host == domain or (b"." in domain and host.endswith(b"." + domain))
 
 
 def find_route(routes: Iterable[Route], authority: str) -> Route:
