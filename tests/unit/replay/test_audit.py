@@ -24,8 +24,13 @@ def test_a_sound_history_is_clean(story: Any) -> None:
     assert report.journal == "j1"
 
 
-def test_an_empty_journal_is_clean(new_story: Any) -> None:
-    assert Audit().run([]).clean
+def test_an_empty_journal_is_clean_and_its_checks_claim_nothing() -> None:
+    report = Audit().run([])
+    assert report.clean
+    headline, *checks = report.lines()
+    assert headline == "clean: 0 events of 0 environments keep every rule that was checked"
+    assert checks
+    assert all(line.endswith("there was nothing to look at") for line in checks)
 
 
 def ends_elsewhere(story: Any) -> None:

@@ -228,9 +228,3 @@ def test_what_is_no_journal_is_said_to_be_none(tmp_path: Path) -> None:
     assert headline == "unreadable: not one event could be read"
     assert "is not a statefork journal" in reason
     assert report.exit_code == 2
-
-
-def test_a_check_without_anything_to_look_at_claims_nothing(state: Path) -> None:
-    lines = list(audit(state, stores=False).lines())
-    assert not any(": 0 looked at" in line for line in lines)
-    assert any(line.endswith("there was nothing to look at") for line in lines)
