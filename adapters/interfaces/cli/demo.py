@@ -15,6 +15,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.tree import Tree
 
+from statefork.adapters.interfaces.cli.sentences import counted
 from statefork.engine.errors import MissingDependency
 
 if TYPE_CHECKING:
@@ -121,8 +122,8 @@ def show(report: DemoReport, console: Console) -> None:
     if report.replayed is not None:
         replayed = report.replayed
         console.print(
-            f"Replay       {replayed.env}: {replayed.actions} actions from its origin in {replayed.seconds:.1f} s: "
-            f"{replayed.verdict}",
+            f"Replay       {replayed.env}: {counted(replayed.actions, 'action')} from its origin in "
+            f"{replayed.seconds:.1f} s: {replayed.verdict}",
             markup=False,
         )
     if report.audited is not None:
@@ -187,7 +188,12 @@ def _memory(report: DemoReport, console: Console) -> None:
         return
     table = Table(box=box.SIMPLE_HEAD, title="Memory (PSS), MiB", title_justify="left", title_style="bold")
     table.add_column("runtime")
-    for name in ("processes", "shared", "per environment", f"at the end, {memory.environments_at_end} environments"):
+    for name in (
+        "processes",
+        "shared",
+        "per environment",
+        f"at the end, {counted(memory.environments_at_end, 'environment')}",
+    ):
         table.add_column(name, justify="right")
     for runtime in memory.runtimes:
         sizes = (runtime.shared, runtime.per_environment, runtime.at_end)

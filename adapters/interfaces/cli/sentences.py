@@ -12,6 +12,11 @@ from statefork.journal.values import Held, Json
 TEXT_CHARS_MAX = 100
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 action, 2 actions."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def sentence(event: Event) -> str:
     """What happened, without when and where."""
     if isinstance(event, _ENGINE):
@@ -55,7 +60,8 @@ def _of_engine(event: Event) -> str:
             return f"orphan removed: {event.kind} {event.name} of {event.resource}"
         case ev.RecoveryFinished():
             recovered = ", ".join(map(str, event.recovered)) or "nothing"
-            return f"recovery: {recovered} recovered, {len(event.settled)} transitions settled, {event.orphans} orphans"
+            settled, orphans = counted(len(event.settled), "transition"), counted(event.orphans, "orphan")
+            return f"recovery: {recovered} recovered, {settled} settled, {orphans}"
         case _:
             raise AssertionError(event)
 
@@ -106,7 +112,8 @@ def _of_activity(event: Event) -> str:
             return f"evaluation {event.name}: {event.score:g} (generation {event.generation})"
         case ev.ReplayVerdict():
             where = f", first divergence at #{event.first_divergence}" if event.first_divergence else ""
-            return f"replay of {event.actions} actions from {event.source} in {event.child}: {event.verdict}{where}"
+            actions = counted(event.actions, "action")
+            return f"replay of {actions} from {event.source} in {event.child}: {event.verdict}{where}"
         case _:
             raise AssertionError(event)
 

@@ -9,7 +9,7 @@ import msgspec
 from statefork.adapters.interfaces.cli.options import STATE, JsonOption, RefArgument, StateOption
 from statefork.adapters.interfaces.cli.output import Out, moment_text, short
 from statefork.adapters.interfaces.cli.reading import run, view
-from statefork.adapters.interfaces.cli.sentences import action_text
+from statefork.adapters.interfaces.cli.sentences import action_text, counted
 from statefork.engine.capsule import Capsule, Generation, World
 from statefork.engine.errors import UnknownRef
 from statefork.engine.refs import Ref, parse_ref
@@ -69,7 +69,7 @@ async def _environment(opened: StateView, world: World, capsule: Capsule, out: O
     )
     parent = f" of {capsule.parent}" if capsule.parent is not None else ""
     out.say(f"{capsule.env}: {capsule.phase.value} at generation {capsule.generation}, epoch {capsule.epoch}", "bold")
-    out.say(f"  {capsule.how}{parent}; reset leads to {capsule.origin}; {capsule.actions} actions in its lineage")
+    out.say(f"  {capsule.how}{parent}; reset leads to {capsule.origin}; {_lineage(capsule.actions)}")
     if capsule.children:
         out.say(f"  children: {', '.join(capsule.children)}")
     out.say(f"  lineage: {' <- '.join(lineage) or 'nothing was published'}")
@@ -117,7 +117,7 @@ async def _generation(opened: StateView, world: World, moment: Moment, out: Out)
     contract = _contract_name(world, published.contract)
     out.say(f"{moment}: published by {generation.op} at {moment_text(generation.at)} UTC", "bold")
     source = f"; from {generation.source}" if generation.source is not None else ""
-    out.say(f"  contract {contract}; epoch {generation.epoch}; {generation.actions} actions in its lineage{source}")
+    out.say(f"  contract {contract}; epoch {generation.epoch}; {_lineage(generation.actions)}{source}")
     if generation.lost_actions:
         out.say(f"  lost in a crash: actions {', '.join(map(str, generation.lost_actions))}")
     if published.timings_ms:
@@ -201,3 +201,7 @@ def _show_action(opened: StateView, step: Step, witnessed: Witnessed, out: Out) 
         if screenshot:
             out.say(f"  screenshot: {screenshot}")
         out.say(text)
+
+
+def _lineage(actions: int) -> str:
+    return f"{counted(actions, 'action')} in its lineage"

@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 
 from statefork.adapters.interfaces.cli.options import STATE, StateOption
 from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.cli.sentences import counted
 
 EXAMPLES = """
     statefork up shop                     a packaged world
@@ -112,8 +113,8 @@ def _say(out: Out, status: dict[str, Any], door: Path) -> None:
         what = f"lost actions {', '.join(map(str, lost))}" if lost else "nothing lost"
         out.say(f"recovered after a crash: {moment['env']}@{moment['generation']} ({what})")
     if recovered["settled"]:
-        out.say(f"settled after a crash: {len(recovered['settled'])} transitions that were under way")
+        out.say(f"settled after a crash: {counted(len(recovered['settled']), 'transition')} under way")
     environments = status["environments"]
-    out.say(f"{len(environments)} environments; control socket {door}")
+    out.say(f"{counted(len(environments), 'environment')}; control socket {door}")
     out.say("Next, in another terminal: statefork create NAME" if not environments else "Next: statefork ls")
     out.say("Ctrl-C closes it in good order.")
