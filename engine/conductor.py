@@ -69,8 +69,8 @@ class Conductor(Turns):
                 await self._unfound(env, live, staging, error)
                 await self._forget(env)
                 if isinstance(error, ComponentFailed):
-                    raise as_aborted(error, env, how, 0) from error.cause
-                add_facts(error, env, how, 0)
+                    raise as_aborted(error, env, how, 0, source) from error.cause
+                add_facts(error, env, how, 0, source)
                 raise
             if staged is not None:
                 self._serve(live, staged)

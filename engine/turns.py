@@ -152,8 +152,8 @@ class Turns:
             with anyio.CancelScope(shield=True):
                 await self._give_back(env, run, error)
             if isinstance(error, ComponentFailed):
-                raise as_aborted(error, env, what, context.gate.generation) from error.cause
-            add_facts(error, env, what, context.gate.generation)
+                raise as_aborted(error, env, what, context.gate.generation, begin.source) from error.cause
+            add_facts(error, env, what, context.gate.generation, begin.source)
             raise
 
     async def _give_back(self, env: str, run: Run, error: BaseException) -> None:
@@ -308,21 +308,28 @@ def _code(error: BaseException) -> str:
     return "cancelled" if isinstance(error, anyio.get_cancelled_exc_class()) else "failed"
 
 
-def as_aborted(error: ComponentFailed, env: str, op: str, generation: int) -> TransitionAborted:
-    """The failure of a component as the caller gets it, with all the facts."""
+def as_aborted(
+    error: ComponentFailed, env: str, op: str, generation: int, source: Moment | None = None
+) -> TransitionAborted:
+    """The failure of a component as the caller gets it, with all the facts. ``source``: where it was to lead."""
+    leading = "" if source is None else f" to {source}" if source.env == env else f" from {source}"
+    remains = "serves on" if op != "activate" else "stays parked"
     return TransitionAborted(
-        f"{op} of {env} was aborted: {error}",
-        hint=f"Generation {generation} serves on" if generation else "Nothing of it is left",
-        environment=env,
-        operation=op,
-        generation=generation,
+        f"{op} of {env}{leading} was aborted: {error}",
+        hint=f"{env}@{generation} {remains}" if generation else "Nothing of it is left",
         component=error.component,
         reason=str(error.cause),
         cause=error.code,
+        **_facts(env, op, generation, source),
     )
 
 
-def add_facts(error: BaseException, env: str, op: str, generation: int) -> None:
+def add_facts(error: BaseException, env: str, op: str, generation: int, source: Moment | None = None) -> None:
     """Complete the facts of an abort that was raised where they were not all known."""
     if isinstance(error, TransitionAborted):
-        error.facts = {"environment": env, "operation": op, "generation": generation, **error.facts}
+        error.facts = {**_facts(env, op, generation, source), **error.facts}
+
+
+def _facts(env: str, op: str, generation: int, source: Moment | None) -> dict[str, str | int]:
+    facts: dict[str, str | int] = {"environment": env, "operation": op, "generation": generation}
+    return facts if source is None else {**facts, "source": str(source)}
