@@ -98,6 +98,18 @@ class NotReady(StateforkError):
     code = "not_ready"
 
 
+class EngineClosed(StateforkError):
+    """The engine was closed before the call, or while it ran."""
+
+    code = "engine_closed"
+
+
+class NoSlot(StateforkError):
+    """An environment waited for a slot until its deadline. ``facts``: environment, kind, slots, position."""
+
+    code = "no_slot"
+
+
 class LeaseRevoked(StateforkError):
     """The holder's lease was revoked while it ran; its outcome is unknown."""
 
@@ -105,7 +117,10 @@ class LeaseRevoked(StateforkError):
 
 
 class TransitionAborted(StateforkError):
-    """A transition failed; the old generation serves. ``facts``: environment, operation, component, reason."""
+    """A transition failed; the old generation serves. ``facts``: environment, operation, component, reason.
+
+    ``facts`` also have the old ``generation`` and, where the transition was to lead to another one, that as ``source``.
+    """
 
     code = "transition_aborted"
 

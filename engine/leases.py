@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Literal
@@ -31,6 +31,19 @@ _current: ContextVar[Lease | None] = ContextVar("statefork_lease", default=None)
 def current_lease() -> Lease | None:
     """The innermost lease that the calling task holds or inherited."""
     return _current.get()
+
+
+@contextmanager
+def holding(lease: Lease | None) -> Iterator[None]:
+    """The calling context holds a lease that a task took for it: what it asks for meanwhile is caused by that."""
+    token = _current.set(lease)
+    try:
+        yield
+    finally:
+        # Entered in another context, as in one cell of a notebook and left in the next: there the lease stays named,
+        # and one that has ended counts for nothing.
+        with suppress(ValueError):
+            _current.reset(token)
 
 
 class Lease:
@@ -303,4 +316,4 @@ def lease_ids() -> Iterator[int]:
     return itertools.count(1)
 
 
-__all__ = ["Gate", "Kind", "Lease", "current_lease", "lease_ids"]
+__all__ = ["Gate", "Kind", "Lease", "current_lease", "holding", "lease_ids"]

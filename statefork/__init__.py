@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from statefork import sync as sync
     from statefork.adapters.interfaces.environment import Environment as Environment
     from statefork.adapters.interfaces.environment import Evaluation as Evaluation
     from statefork.adapters.interfaces.python import Engine as Engine
@@ -45,6 +46,8 @@ __all__ = [*_HOMES]  # noqa: PLE0604 -- the names are the keys above, listed onc
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sync":
+        return importlib.import_module("statefork.sync")
     if name not in _HOMES:
         raise AttributeError(f"module 'statefork' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

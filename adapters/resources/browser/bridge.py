@@ -46,6 +46,14 @@ class _Loop(asyncio.SelectorEventLoop):
         return transport, protocol
 
 
+def on_bridge() -> bool:
+    """Whether the calling thread is one of these: a call that blocks it would stop what it waits for."""
+    try:
+        return isinstance(asyncio.get_running_loop(), _Loop)
+    except RuntimeError:
+        return False
+
+
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     # Playwright leaves this one unread when its driver dies; whoever used the driver has been told.
     if "reading from the driver" not in str(context.get("exception", "")):
