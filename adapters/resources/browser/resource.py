@@ -264,7 +264,9 @@ class BrowserResource:
             "color_scheme": "light",
         }
         if entry.door is not None:
-            options["proxy"] = {"server": f"http://127.0.0.1:{entry.door.port}"}
+            # Chromium would go to *.localhost and loopback addresses directly. Playwright forbids that by itself, unless
+            # an environment variable tells it not to: so it is said here.
+            options["proxy"] = {"server": f"http://127.0.0.1:{entry.door.port}", "bypass": "<-loopback>"}
         entry.session = await Session.make(self.name, self._running(), **options)
         await entry.session.fill(stored)
 
