@@ -70,6 +70,19 @@ class Doors:
         return getattr(self._gateway, name)
 
 
+class Stamped(list[str | bytes]):
+    """Messages that the WebSocket's server got, each with the generation that was published by then."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__()
+        self.generations: dict[str | bytes, int] = {}
+        self._scene = scene
+
+    def append(self, message: str | bytes) -> None:
+        super().append(message)
+        self.generations[message] = self._scene.kernel.world.capsule("a").generation
+
+
 class Scene:
     """What runs, and ways to see it that do not ask it."""
 
@@ -82,18 +95,20 @@ class Scene:
         self.journal = journal
         self.upstream = upstream
         self.tmp = tmp
+        self.messages = upstream.messages = Stamped(self)
 
     async def events(self, kind: type[Event]) -> list[Any]:
         """Everything of one kind that the journal holds."""
         await self.journal.flush()
         return [record.event async for record in self.journal.read() if isinstance(record.event, kind)]
 
-    async def until_frozen(self) -> None:
-        """Wait until the freeze is journaled."""
+    async def until_frozen(self) -> int:
+        """Wait until the freeze is journaled; its position there."""
         async with self.journal.subscribe() as records:
             async for record in records:
                 if isinstance(record.event, TransitionBegun) and record.event.op != "create":
-                    return
+                    return record.position
+        raise AssertionError("the journal was closed before a freeze")
 
     def pipe(self, name: str) -> Path:
         """A named pipe that a view waits on."""

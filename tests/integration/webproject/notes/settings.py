@@ -6,7 +6,7 @@ from pathlib import Path
 BASE = Path(os.environ.get("NOTES_BASE", "/nonexistent/notes"))
 SECRET_KEY = "notes"
 DEBUG = False
-ALLOWED_HOSTS = ["notes.example"]
+ALLOWED_HOSTS = ["notes.example", "notes.localhost"]  # pages of the latter may have service workers
 ROOT_URLCONF = "notes.urls"
 SITE_ID = 1
 USE_TZ = True
