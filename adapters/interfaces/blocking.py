@@ -64,16 +64,23 @@ class Call(Generic[T]):
         try:
             with self._scope:
                 result = await self._work()
-        except trio.Cancelled:
-            self.outcome.set_exception(self._calls.gone())
-            raise
-        except BaseException as error:  # noqa: BLE001 -- it is raised in the thread that waits for the outcome
-            self.outcome.set_exception(error)
+        except BaseException as error:
+            if _is_cancelled(error):
+                self.outcome.set_exception(self._calls.gone())
+                raise
+            self.outcome.set_exception(error)  # and so it is raised in the thread that waits for it
         else:
             if self._scope.cancelled_caught:
                 self.outcome.set_exception(self._calls.gone())
             else:
                 self.outcome.set_result(result)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether it is nothing but a cancellation, which nurseries on its way may have put into groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled)
 
 
 class Calls:

@@ -13,6 +13,7 @@ from tests.integration.document_kit import Block, Shell, blocks, matches, sectio
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIAL = ROOT / "docs/tutorial.md"
+WITHOUT_ASYNC = ROOT / "docs/how-to/use-without-async.md"
 FIRST = ("First steps", "Looking at the history", "When things go wrong")
 
 
@@ -59,6 +60,26 @@ def test_the_readmes_example_runs(tmp_path: Path) -> None:
     command = [sys.executable, "example.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.smoke
+def test_the_guide_to_use_without_async_does_what_it_says(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    text = WITHOUT_ASYNC.read_text(encoding="utf-8")
+    for block in blocks(section(text, "In a script", "In a notebook", "In a Gymnasium environment")):
+        shell.run(block)
+
+
+@pytest.mark.shop
+@pytest.mark.browser
+@pytest.mark.timeout(600)
+def test_the_guides_shop_without_async_does_what_it_says(tmp_path: Path) -> None:
+    from tests.integration.shop_kit import seeded
+
+    seeded(tmp_path / "shop-state")
+    shell = Shell(tmp_path)
+    for block in blocks(section(WITHOUT_ASYNC.read_text(encoding="utf-8"), "With a browser")):
+        shell.run(block)
 
 
 def test_every_block_of_the_tutorial_is_run() -> None:
