@@ -14,7 +14,7 @@ from statefork.engine.contract import Contract
 from statefork.engine.errors import TornCut, TransitionAborted
 from statefork.engine.live import Run
 from statefork.engine.ports import Resource
-from statefork.engine.staging import each
+from statefork.engine.staging import Working, each
 from statefork.journal.values import Component
 
 
@@ -23,7 +23,7 @@ async def take_cut(
 ) -> dict[str, Component]:
     """Quiesce and seal a drained context. What was quiesced and sealed is in ``run``, also when this fails.
 
-    Raises TornCut, ComponentFailed (ResourceBusy and others), TransitionAborted past the deadline.
+    Raises TornCut, ComponentFailed (ResourceBusy and others; what was under way when the deadline passed).
     """
     context = run.context
     assert context.gate.shut, "I2: a cut through an open gate"
@@ -47,15 +47,18 @@ async def take_cut(
         again[name] = await resources[name].write_mark(context.branches[name])
 
     admissions = context.gate.admissions
+    working = Working()
     with anyio.move_on_after(deadline_s) as late:
         with run.timer("quiesce"):
-            await each(contract, quiesce, doing="quiescing", reverse=True)
+            await each(contract, quiesce, doing="quiescing", reverse=True, working=working)
         with run.timer("seal"):
-            await each(contract, mark, doing="reading the write mark", ordered=False)
-            await each(contract, seal, doing="sealing", ordered=False)
-            await each(contract, mark_again, doing="reading the write mark", ordered=False)
+            await each(contract, mark, doing="reading the write mark", ordered=False, working=working)
+            await each(contract, seal, doing="sealing", ordered=False, working=working)
+            await each(contract, mark_again, doing="reading the write mark", ordered=False, working=working)
     if late.cancelled_caught:
-        raise TransitionAborted(f"{context.identity.env} could not be sealed within {deadline_s:g} s")
+        raise working.late(deadline_s) or TransitionAborted(
+            f"{context.identity.env} could not be sealed within {deadline_s:g} s"
+        )
     written = [name for name in contract.order if marks[name] != again[name]]
     if written or admissions != context.gate.admissions:
         raise TornCut(

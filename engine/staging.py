@@ -20,7 +20,7 @@ from typing import TypeVar
 import anyio
 
 from statefork.engine.contract import Contract
-from statefork.engine.errors import StateforkError, TransitionAborted
+from statefork.engine.errors import ResourceFailed, StateforkError, TransitionAborted
 from statefork.engine.leases import Gate, Lease
 from statefork.engine.ports import Needs, Owner, Resource
 from statefork.journal.values import Binding, Branch, Component, Handle, Identity
@@ -45,6 +45,26 @@ class ComponentFailed(Exception):
         return self.cause.code if isinstance(self.cause, StateforkError) else "resource_failed"
 
 
+class Working:
+    """What is being done to which resource now, so that a passed deadline has a name."""
+
+    def __init__(self) -> None:
+        self._doing: dict[str, str] = {}
+
+    async def on(self, name: str, doing: str, work: Awaitable[R]) -> R:
+        """Await ``work``. What ends by cancellation or failure stays written down."""
+        self._doing[name] = doing
+        result = await work
+        del self._doing[name]
+        return result
+
+    def late(self, deadline_s: float) -> ComponentFailed | None:
+        """The failure of the first that was not done in time; None when nothing was under way."""
+        for name, doing in self._doing.items():
+            return ComponentFailed(name, doing, ResourceFailed(f"not done within {deadline_s:g} s", resource=name))
+        return None
+
+
 class Context:
     """One activation of one environment: what is bound where, and who may use it."""
 
@@ -67,11 +87,13 @@ async def each(
     ordered: bool = True,
     reverse: bool = False,
     prepare: Callable[[str], Awaitable[None]] | None = None,
+    working: Working | None = None,
 ) -> None:
     """Run ``work`` for every resource, concurrently; with ``ordered`` after those it depends on (or, in reverse, that
     depend on it). ``prepare`` runs before that wait. The first failure cancels the others and is raised as
-    ComponentFailed.
+    ComponentFailed. ``working`` is told what is under way.
     """
+    working = working or Working()
     done = {name: anyio.Event() for name in contract.order}
     waits: dict[str, list[str]] = {name: [] for name in contract.order}
     for name in contract.order if ordered else ():
@@ -82,10 +104,10 @@ async def each(
     async def one(name: str) -> None:
         try:
             if prepare is not None:
-                await prepare(name)
+                await working.on(name, doing, prepare(name))
             for other in waits[name]:
                 await done[other].wait()
-            await work(name)
+            await working.on(name, doing, work(name))
         except Exception as error:
             raise ComponentFailed(name, doing, error) from error
         done[name].set()
@@ -126,6 +148,7 @@ class Staging:
         self._marks: dict[str, str] = {}
         self._old: dict[str, tuple[Branch, Binding]] = {}  # rewound, not yet discarded
         self._probed: set[str] = set()
+        self._working = Working()
         self._owner = Owner(env=gate.identity.env, epoch=gate.identity.epoch)
 
     async def stage(self, *, deadline_s: float, requests_s: float) -> Context:
@@ -138,7 +161,7 @@ class Staging:
         with anyio.move_on_after(deadline_s) as deadline:
             async with gate.lease("staging", "staging") as lease:
                 with self._timer("stage"):
-                    await each(self._contract, self._bind, doing="staging", prepare=self._branch)
+                    await each(self._contract, self._bind, doing="staging", prepare=self._branch, working=self._working)
                 lease.running = False  # nothing more is admitted on its account
                 await self._settle(lease, requests_s)
             with self._timer("rewind"):
@@ -146,10 +169,8 @@ class Staging:
             self._check()
             return self.context
         assert deadline.cancelled_caught
-        raise TransitionAborted(
-            f"staging of {gate.identity.env} took longer than {deadline_s:g} s",
-            environment=gate.identity.env,
-            component=next((name for name in self._contract.order if name not in self._probed), ""),
+        raise self._working.late(deadline_s) or TransitionAborted(
+            f"staging of {gate.identity.env} took longer than {deadline_s:g} s", environment=gate.identity.env
         )
 
     async def _branch(self, name: str) -> None:
@@ -206,10 +227,11 @@ class Staging:
         return await self._resources[name].write_mark(self.context.branches[name])
 
     async def _guarded(self, name: str, work: Callable[[str], Awaitable[R]]) -> R:
+        doing = "rewinding what was written during staging"
         try:
-            return await work(name)
+            return await self._working.on(name, doing, work(name))
         except Exception as error:
-            raise ComponentFailed(name, "rewinding what was written during staging", error) from error
+            raise ComponentFailed(name, doing, error) from error
 
     async def _afresh(self, name: str) -> None:
         """Replace a store's branch by a new one over the same sealed version. The old one waits for ``_forget``."""

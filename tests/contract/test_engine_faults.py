@@ -333,7 +333,7 @@ async def test_staging_that_takes_too_long_is_aborted() -> None:
     async with house.open(hook=hook, settings=settings) as kernel:
         await prepare(kernel)
         armed = True
-        with pytest.raises(TransitionAborted, match=r"longer than 0\.5 s") as caught:
+        with pytest.raises(TransitionAborted, match=r"page: staging: not done within 0\.5 s") as caught:
             await kernel.reset("shop")
         assert caught.value.facts["component"] == "page"
         armed = False
