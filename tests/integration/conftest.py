@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +17,18 @@ def shared_chromium() -> Iterator[None]:
     """The Chromium that the browser's tests share, if any of them has started it."""
     yield
     SHARED.close()
+
+
+@pytest.fixture
+def shop_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own that holds a shop and not much more: 64 MB in memory."""
+    if os.geteuid() != 0:
+        pytest.skip("this needs root, to mount a small disk")
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no tmpfs: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

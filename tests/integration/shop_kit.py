@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from statefork.adapters.resources.browser.chromium import find_chromium
@@ -23,6 +24,7 @@ from statefork.worlds.shop.evaluators import Evaluate, Judge, Score
 if TYPE_CHECKING:
     from statefork.adapters.interfaces.environment import Environment
     from statefork.adapters.interfaces.python import Engine
+    from statefork.adapters.resources.browser.resource import BrowserResource
 
 
 def _missing() -> str:
@@ -80,6 +82,49 @@ async def events(engine: Engine, env: str, kind: type[Event]) -> list[Event]:
         async for recorded in engine.journal.read()
         if isinstance(recorded.event, kind) and getattr(recorded.event, "env", "") == env
     ]
+
+
+def the_browser(engine: Engine) -> BrowserResource:
+    """The resource behind all environments' pages."""
+    from statefork.adapters.resources.browser.resource import BrowserResource
+
+    browser = engine.kernel.resources["browser"]
+    assert isinstance(browser, BrowserResource)
+    return browser
+
+
+async def contexts(engine: Engine) -> int:
+    """Browser contexts that exist, as Playwright counts them."""
+    browser = the_browser(engine)
+    host = browser._running()
+
+    async def count() -> int:
+        return len((await host.ready()).contexts)
+
+    return await browser._thread.call(count)
+
+
+def chromium(engine: Engine) -> psutil.Process:
+    """The browser process itself: the one whose command has no ``--type``."""
+    processes = [psutil.Process(pid) for pid in the_browser(engine).process_ids()]
+    (main,) = (
+        each for each in processes if "chrom" in each.name() and not any("--type=" in word for word in each.cmdline())
+    )
+    return main
+
+
+@contextmanager
+def filled(disk: Path, *, leave_bytes: int) -> Iterator[None]:
+    """A disk with so much room and no more, by a file that others of the machine might have put there."""
+    filler = disk / "filler"
+    try:
+        with filler.open("wb") as file:
+            while (room := shutil.disk_usage(disk).free - leave_bytes) > 0:
+                file.write(bytes(min(room, 1 << 20)))
+                file.flush()
+        yield
+    finally:
+        filler.unlink(missing_ok=True)
 
 
 @contextmanager

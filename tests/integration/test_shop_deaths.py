@@ -6,15 +6,13 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 import statefork
 from statefork import Environment
 from statefork.actions import Fill, Goto, Wait
-from statefork.adapters.resources.browser.resource import BrowserResource
 from statefork.engine.errors import RuntimeDied
-from tests.integration.shop_kit import needs_shop, open_shop
+from tests.integration.shop_kit import chromium, needs_shop, open_shop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.shop, needs_shop]
 
@@ -22,15 +20,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.shop, needs_sh
 @pytest.fixture
 def anyio_backend() -> str:
     return "trio"
-
-
-def chromium(browser: BrowserResource) -> psutil.Process:
-    """The browser process itself: the one whose command has no ``--type``."""
-    processes = [psutil.Process(pid) for pid in browser.process_ids()]
-    (main,) = (
-        each for each in processes if "chrom" in each.name() and not any("--type=" in word for word in each.cmdline())
-    )
-    return main
 
 
 async def kill_under(env: Environment, pid: int) -> None:
@@ -42,14 +31,12 @@ async def kill_under(env: Environment, pid: int) -> None:
 
 async def test_a_killed_browser_costs_what_was_not_published(tmp_path: Path) -> None:
     async with open_shop(tmp_path) as engine:
-        browser = engine.kernel.resources["browser"]
-        assert isinstance(browser, BrowserResource)
         acting, idle, unused = [await engine.create(name) for name in ("acting", "idle", "unused")]
         await acting.act(Goto("http://shop.example/accounts/login/"))
         await acting.act(Fill(selector="#id_login-username", value="kept"))
         kept = await acting.snapshot()
         await acting.act(Fill(selector="#id_login-username", value="lost"))
-        killed = chromium(browser).pid
+        killed = chromium(engine).pid
 
         with pytest.raises(RuntimeDied) as raised:
             await kill_under(acting, killed)

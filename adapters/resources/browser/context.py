@@ -23,6 +23,7 @@ from statefork.adapters.resources.browser.state import Document, Origin
 
 DOCUMENT_BYTES_MAX = 8 * 1024 * 1024
 NOTE_SECONDS_MAX = 2.0
+CLOSE_SECONDS_MAX = 10.0
 # Requests that stay open by design: waiting for their end would be waiting for ever.
 _OPEN_ENDED = frozenset({"eventsource", "websocket", "ping"})
 
@@ -350,9 +351,13 @@ class LiveContext:
         self.die()
 
     async def close(self) -> None:
-        """Close the context and join every note-taker. Idempotent; a dead browser's context counts as closed."""
-        with contextlib.suppress(PlaywrightError):
-            await self.context.close()
+        """Close the context and join every note-taker. Idempotent; a dead browser's context counts as closed.
+
+        A browser that stands still has been told, and closes it when it goes on.
+        """
+        with contextlib.suppress(PlaywrightError, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                await self.context.close()
         self.closed = True
         for task in self._tasks:
             task.cancel()

@@ -27,15 +27,29 @@ LAUNCH_TIMEOUT_MS = 60_000
 CLOSE_SECONDS_MAX = 10.0
 
 
+UNDO_SECONDS_MAX = 5.0
+_undoing: set[asyncio.Task[None]] = set()  # asyncio itself holds its tasks weakly
+
+
 async def made(work: Awaitable[T], undo: Callable[[T], Awaitable[Any]]) -> T:
-    """Await the making of something to its end; when the caller was cancelled meanwhile, undo it and raise that."""
+    """Await the making of something to its end; when the caller was cancelled meanwhile, undo it and raise that.
+
+    A browser that stands still may not end it for long: the caller then goes on, and the undoing follows by itself.
+    """
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        with contextlib.suppress(PlaywrightError):
-            await undo(await task)
+        undoing = asyncio.create_task(_undo(task, undo))
+        _undoing.add(undoing)
+        undoing.add_done_callback(_undoing.discard)
+        await asyncio.wait({undoing}, timeout=UNDO_SECONDS_MAX)
         raise
+
+
+async def _undo(task: asyncio.Future[T], undo: Callable[[T], Awaitable[Any]]) -> None:
+    with contextlib.suppress(PlaywrightError):
+        await undo(await task)
 
 
 class BrowserHost:
