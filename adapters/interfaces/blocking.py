@@ -97,10 +97,7 @@ class Calls:
 
     def soon(self, function: Callable[[], object]) -> None:
         """Run a function on the loop, in the caller's context, without waiting. Raises EngineClosed."""
-        if os.getpid() != self._pid:
-            raise EngineClosed("this engine was opened by another process, from which this one was forked")
-        if threading.get_ident() == self._thread or on_bridge():
-            raise RuntimeError("a blocking call here would wait for itself: this thread is one of the engine's own")
+        self._check_caller()
         try:
             self._token.run_sync_soon(contextvars.copy_context().run, function)
         except trio.RunFinishedError:
@@ -132,9 +129,16 @@ class Calls:
         return self.call(work)
 
     def check(self) -> None:
-        """Raises what a call would raise when it is over."""
+        """Raises what a call would raise here and now."""
+        self._check_caller()
         if self.closed:
             raise self.gone()
+
+    def _check_caller(self) -> None:
+        if os.getpid() != self._pid:
+            raise EngineClosed("this engine was opened by another process, from which this one was forked")
+        if threading.get_ident() == self._thread or on_bridge():
+            raise RuntimeError("a blocking call here would wait for itself: this thread is one of the engine's own")
 
     def close(self) -> None:
         """On the loop: refuse calls, cancel those that run, and wait for no thread that was lent something."""
