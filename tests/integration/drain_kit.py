@@ -162,9 +162,15 @@ async def open_scene(
                 yield scene(late.kernel, doors, state.journal, upstream, tmp)
 
 
-def holders(held: tuple[Any, ...]) -> dict[str, str]:
-    """How each thing that a drain found open ended; addresses without their queries."""
-    return {entry.holder.split("?")[0]: entry.how for entry in held}
+def check_held(held: tuple[Any, ...], expected: dict[str, str], *, others: tuple[str, ...] = ("ended",)) -> None:
+    """What a drain found open, and how it ended; addresses are named without their queries.
+
+    Whatever else was under way (a poll, the server's side of a request that is answered or cut) ended in one of the
+    ways in ``others``: it is there or not, as it happens.
+    """
+    found = {entry.holder.split("?")[0]: entry.how for entry in held}
+    assert {name: found.get(name) for name in expected} == expected
+    assert {name: how for name, how in found.items() if name not in expected and how not in others} == {}
 
 
 # --- what stands in a guard's place, when it is taken away ---------------------------------------------------------
