@@ -289,8 +289,8 @@ def open_engine(
         return python.open_engine(contract, state=state, settings=settings, progress=told)
 
     loop = LoopThread(opening, "statefork engine")
-    calls, engine = loop.open()
     try:
+        calls, engine = loop.open()
         yield Engine(engine, calls)
     finally:
         loop.close()
