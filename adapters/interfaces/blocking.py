@@ -209,11 +209,11 @@ class Lent(Generic[T, R]):
         try:
             self._outer.soon(self._call.begin)
             self.calls, self.value, lease = self._given.result()
+            self._holding = holding(lease)
+            self._holding.__enter__()
         except BaseException:
             self._outer.settle(self._call.outcome, self._give_up)
             raise
-        self._holding = holding(lease)
-        self._holding.__enter__()
         return self
 
     def __exit__(
@@ -265,8 +265,8 @@ class LoopThread(Generic[T]):
 
         Closing goes on through one interrupt, which is raised afterwards; a second one is raised at once.
         """
-        if os.getpid() != self._pid:
-            return  # a forked process has no such thread, and the thing is not its own
+        if os.getpid() != self._pid or self._thread.ident is None:
+            return  # a forked process has no such thread, and the thing is not its own; or it was never started
         try:
             self._soon(self._leave.set)
             self._ended.exception()
@@ -275,7 +275,8 @@ class LoopThread(Generic[T]):
             self._ended.exception()
             raise
         self._thread.join()
-        self._ended.result()
+        if self._opened.exception() is None:  # else ``open`` has raised it
+            self._ended.result()
 
     def _soon(self, function: Callable[[], None]) -> None:
         with suppress(trio.RunFinishedError):
