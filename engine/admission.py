@@ -8,6 +8,7 @@ instead of refused while the environment is frozen. Every refusal is journaled.
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType
 
 from statefork.engine.capsule import Phase
@@ -37,14 +38,13 @@ class Admitted:
     async def __aenter__(self) -> Lease:
         request = self._request
         try:
-            context = await self._context()
-            gate = context.gate
-            if request.kind in _HELD_KINDS and gate.shut and gate.cause("action", "staging") is None:
-                await gate.moved()
+            async with self._slot():
                 gate = (await self._context()).gate
-            self._check_epoch(gate.identity)
-            lease = gate.lease(f"{request.method} {request.url}", "request", self._cause(gate))
-            await lease.__aenter__()
+                while gate.shut and not gate.ended and await self._held_back(gate):
+                    gate = (await self._context()).gate
+                self._check_epoch(gate.identity)
+                lease = gate.lease(f"{request.method} {request.url}", "request", self._cause(gate))
+                await lease.__aenter__()
         except StateforkError as error:
             status = _STATUS.get(type(error))
             if status is not None:
@@ -62,6 +62,25 @@ class Admitted:
     def _cause(self, gate: Gate) -> Lease | None:
         through_site_door = self._request.identity is None
         return gate.cause("evaluation") if through_site_door else gate.cause("action", "staging", "evaluation")
+
+    async def _held_back(self, gate: Gate) -> bool:
+        """Wait for what comes, where that is right; True when it should be looked for again.
+
+        A page's own requests are refused at once: a page that waits for an answer can't be captured.
+        """
+        if gate.cause("action", "staging") is not None:
+            return False
+        if self._request.kind in _HELD_KINDS:
+            await gate.moved()
+            return True
+        return self._request.identity is None and await gate.held_back()
+
+    def _slot(self) -> AbstractAsyncContextManager[None]:
+        """A request at the door of a parked environment's site binds it, and keeps it so until it has its lease."""
+        env, conductor = self._request.env, self._conductor
+        if self._request.identity is not None or not conductor.needs_slot(env):
+            return nullcontext()
+        return conductor.seating.claim(env)
 
     async def _context(self) -> Context:
         request, conductor = self._request, self._conductor

@@ -6,7 +6,11 @@ by :mod:`statefork.engine.turns`; whatever fails after it is left to the collect
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import nullcontext
+
+import msgspec
 
 from statefork.engine.capsule import Phase
 from statefork.engine.cut import take_cut
@@ -16,8 +20,13 @@ from statefork.engine.settings import DrainPolicy
 from statefork.engine.staging import ComponentFailed, Context
 from statefork.engine.transitions import Activate, Command, Found, Founding, NoteFork, Park, Retire, decide
 from statefork.engine.turns import Turns, add_facts, as_aborted, in_own_task
+from statefork.journal.errors import StateforkError
 from statefork.journal.events import Operation
 from statefork.journal.values import Component, Moment
+
+# Nothing runs there but what a server still does after its response; and who comes meanwhile has done nothing to be
+# refused for: the environment is bound again for it.
+_GIVING_WAY = DrainPolicy(deadline_s=1.0, hold_s=math.inf)
 
 
 class Conductor(Turns):
@@ -42,19 +51,22 @@ class Conductor(Turns):
         """
         world, now = self.ledger.world, self.ledger.clock.now
         first = Moment(env=env, generation=1)
+        command = Found(
+            env=env,
+            at=now(),
+            transition=self.ledger.name(env),
+            contract=self.contract.digest,
+            how=how,
+            origin=origin or first,
+            source=source,
+            inherited_actions=actions,
+        )
+        known = world.environments.get(env)
+        if known is not None and known.generations:
+            decide(known, command)  # says that the name is taken: nobody waits for a slot to hear that
         live = self.live(env)
-        async with live.lock, self.sharing.shared():
-            command = Found(
-                env=env,
-                at=now(),
-                transition=self.ledger.name(env),
-                contract=self.contract.digest,
-                how=how,
-                origin=origin or first,
-                source=source,
-                inherited_actions=actions,
-            )
-            await self.ledger.commit(command)
+        async with self.seating.claim(env) if activate else nullcontext(), live.lock, self.sharing.shared():
+            await self.ledger.commit(msgspec.structs.replace(command, at=now()))
             timer = Timer(self.ledger.clock.monotonic)
             staging = self._staging(live, env, 1, 1, manifest, timer) if activate else None
             try:
@@ -84,7 +96,7 @@ class Conductor(Turns):
             capsule = self.usable(env)
             if capsule.phase is Phase.PARKED:
                 return capsule.moment
-            async with self._frozen(live, self._begin(env, "snapshot")) as run:
+            async with self._frozen(live, self._begin(env, "snapshot"), hold_s=self._hold_s(drain)) as run:
                 await self._drain(run, drain, may_fence=False)
                 manifest = await take_cut(self.contract, self.resources, run, deadline_s=self.settings.seal_s)
                 await self.ledger.commit(self._publish(env, manifest, run.timer, run=run))
@@ -103,31 +115,41 @@ class Conductor(Turns):
                 publish = self._publish(env, origin.manifest, timer, source_actions=origin.actions)
                 await self.ledger.commit(begin, publish)
                 return self.ledger.world.capsule(env).moment
-            async with self._frozen(live, self._begin(env, op, source)) as run:
-                await self._drain(run, drain, may_fence=True)
-                generation = capsule.generation + 1
-                run.staging = self._staging(live, env, generation, generation, origin.manifest, run.timer)
-                staged = await self._stage(run.staging)
-                await self.ledger.commit(
-                    self._publish(
-                        env, origin.manifest, run.timer, run=run, staged=staged, source_actions=origin.actions
+            async with self.seating.slots.staging_place():
+                async with self._frozen(live, self._begin(env, op, source), hold_s=self._hold_s(drain)) as run:
+                    await self._drain(run, drain, may_fence=True)
+                    generation = capsule.generation + 1
+                    run.staging = self._staging(live, env, generation, generation, origin.manifest, run.timer)
+                    staged = await self._stage(run.staging)
+                    await self.ledger.commit(
+                        self._publish(
+                            env, origin.manifest, run.timer, run=run, staged=staged, source_actions=origin.actions
+                        )
                     )
-                )
-            self._serve(live, staged)
-            await self._close(run.context)
+                self._serve(live, staged)
+                await self._close(run.context)
             return self.ledger.world.capsule(env).moment
 
     @in_own_task
-    async def park(self, env: str, reason: str = "", drain: DrainPolicy | None = None) -> None:
-        """Seal the tail, publishing it if it is dirty, and unbind. A parked environment stays parked."""
+    async def park(
+        self, env: str, reason: str = "", drain: DrainPolicy | None = None, *, only_idle: bool = False
+    ) -> None:
+        """Seal the tail, publishing it if it is dirty, and unbind. A parked environment stays parked.
+
+        With ``only_idle`` one in which something runs is left alone.
+        """
         async with self._turn(env) as live:
             capsule = self.usable(env)
             if capsule.phase is Phase.PARKED:
                 return
+            if only_idle and live.context is not None and live.context.gate.live:
+                return
             if live.context is not None and self.died(live.context):
                 await self._give_up_tail(env, live)  # there is no tail to seal any more
                 return
-            async with self._frozen(live, self._begin(env, "snapshot"), quiet="park") as run:
+            async with self._frozen(
+                live, self._begin(env, "snapshot"), quiet="park", hold_s=self._hold_s(drain)
+            ) as run:
                 await self._drain(run, drain, may_fence=False)
                 manifest = await take_cut(self.contract, self.resources, run, deadline_s=self.settings.seal_s)
                 capsule = self.ledger.world.capsule(env)
@@ -138,10 +160,24 @@ class Conductor(Turns):
             live.context = None
             await self._close(run.context)
 
+    async def give_way(self, env: str) -> str:
+        try:
+            await self.park(env, "its slot was needed", _GIVING_WAY, only_idle=True)
+        except StateforkError as error:
+            return error.message
+        return ""
+
+    def _hold_s(self, drain: DrainPolicy | None) -> float:
+        return (drain or self.settings.drain).hold_s
+
+    def needs_slot(self, env: str) -> bool:
+        """Whether the environment could be bound but is not. Raises UnknownEnvironment."""
+        return self.usable(env).phase is not Phase.RETIRED and not self.seating.is_bound(env)
+
     @in_own_task
     async def activate(self, env: str) -> None:
-        """Bind and probe a parked environment. Does nothing where it serves already."""
-        async with self._turn(env) as live:
+        """Bind and probe a parked environment, once it has a slot. Does nothing where it serves already."""
+        async with self.seating.claim(env) if self.needs_slot(env) else nullcontext(), self._turn(env) as live:
             capsule = self.usable(env)
             if capsule.phase is Phase.SERVING:
                 return
@@ -177,6 +213,7 @@ class Conductor(Turns):
                 async with self._frozen(live, self._begin(env, "snapshot"), quiet="retire") as run:
                     await self._drain(run, drain or self.settings.drain_at_end, may_fence=True)
                     await self.ledger.commit(command)
+                live.context = None
                 await self._close(run.context)
             await self._forget(env)
             self.lives.pop(env, None)

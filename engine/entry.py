@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import TracebackType
 
 from statefork.engine.conductor import Conductor
@@ -34,14 +35,26 @@ class Entry:
 
     async def __aenter__(self) -> Lease:
         parent = self._parent()
-        live = self._conductor.lives.get(self._env)
-        context = live.context if live is not None else None
+        context = self._context()
+        while context is not None and parent is None and await context.gate.held_back():
+            context = self._context()
         if context is not None and parent is None and self._conductor.died(context):
             await self._conductor.recover(self._env, context)
             context = None
-        while context is None:
-            await self._conductor.activate(self._env)
-            context = self._conductor.live(self._env).context
+        if context is not None:
+            return await self._granted(context, parent)
+        slot = self._conductor.seating.claim(self._env) if self._conductor.needs_slot(self._env) else nullcontext()
+        async with slot:  # held so that it does not give way before the lease is granted
+            while context is None:
+                await self._conductor.activate(self._env)
+                context = self._conductor.live(self._env).context
+            return await self._granted(context, parent)
+
+    def _context(self) -> Context | None:
+        live = self._conductor.lives.get(self._env)
+        return live.context if live is not None else None
+
+    async def _granted(self, context: Context, parent: Lease | None) -> Lease:
         if parent is not None and parent.gate is not context.gate:
             raise parent.gate.stale()
         self._check_epoch(context.gate)

@@ -104,6 +104,12 @@ class EngineClosed(StateforkError):
     code = "engine_closed"
 
 
+class LimitExceeded(StateforkError):
+    """More was asked for at once than the engine takes. ``facts``: limit (its name in Settings), most, asked."""
+
+    code = "limit_exceeded"
+
+
 class NoSlot(StateforkError):
     """An environment waited for a slot until its deadline. ``facts``: environment, kind, slots, position."""
 

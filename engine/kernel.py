@@ -7,8 +7,9 @@ side by side. Leases, actions and requests never wait for a transition: a frozen
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +23,7 @@ from statefork.engine.collect import GcReport, collect
 from statefork.engine.conductor import Conductor
 from statefork.engine.contract import Contract
 from statefork.engine.entry import Entry
-from statefork.engine.errors import EnvironmentExists, NotReady, StateforkError
+from statefork.engine.errors import EnvironmentExists, LimitExceeded, NotReady, StateforkError
 from statefork.engine.ledger import Ledger
 from statefork.engine.lifecycle import closing, opening
 from statefork.engine.ports import AdmissionRequest, Blobs, Clock, RequestLease, Resource
@@ -30,6 +31,7 @@ from statefork.engine.provision import Bases
 from statefork.engine.recovery import RecoveryReport
 from statefork.engine.refs import check_env_name
 from statefork.engine.settings import DrainPolicy, Settings, SystemClock
+from statefork.engine.slots import Slots
 from statefork.engine.staging import Context
 from statefork.journal.events import InputRecorded
 from statefork.journal.log import Journal
@@ -67,6 +69,7 @@ class Kernel:
         self.settings: Settings = conductor.settings
         self.recovered = recovered
         self.environments: Mapping[str, Capsule] = MappingProxyType(self.world.environments)
+        self.slots: Slots = conductor.seating.slots
         self._conductor = conductor
         self._ledger = conductor.ledger
         self._acting = Acting(conductor)
@@ -115,11 +118,12 @@ class Kernel:
 
         The present is one continuing snapshot for all children; the source serves again when it is published, before
         the first child is staged. Each child then succeeds or fails on its own. Raises what ``snapshot`` raises,
-        UnknownRef, EnvironmentExists (a name given twice).
+        UnknownRef, EnvironmentExists (a name given twice), LimitExceeded.
         """
-        for name in children:
+        self.check_children(len(children))
+        for name, times in Counter(children).items():
             check_env_name(name)
-            if children.count(name) > 1:
+            if times > 1:
                 raise EnvironmentExists(f"two children can't both be called {name}", environment=name)
         moment = await self._moment(source, drain)
         results: dict[str, ForkResult] = {}
@@ -147,6 +151,18 @@ class Kernel:
                 tasks.start_soon(bear, name)
         return [results[name] for name in children]
 
+    def check_children(self, number: int) -> None:
+        """Raises LimitExceeded unless one fork may have so many children."""
+        most = self.settings.children_max
+        if not 1 <= number <= most:
+            raise LimitExceeded(
+                f"a fork has 1 to {most} children, not {number}",
+                hint="Fork several times, or raise children_max in the engine's settings." if number > most else "",
+                limit="children_max",
+                most=most,
+                asked=number,
+            )
+
     async def clone(
         self, source: Moment | str, env: str, *, activate: bool = True, drain: DrainPolicy | None = None
     ) -> Moment:
@@ -167,6 +183,11 @@ class Kernel:
     async def retire(self, env: str, *, drain: DrainPolicy | None = None) -> None:
         """End an environment. What runs in it is revoked unless ``drain`` says otherwise; its history stays."""
         await self._conductor.retire(env, drain)
+
+    def pinned(self, env: str) -> AbstractContextManager[None]:
+        """Inside the body the environment does not give its slot to another. Raises UnknownEnvironment."""
+        self._conductor.usable(env)
+        return self.slots.pinned(env)
 
     async def recover(self, env: str) -> Moment:
         """Give up the tail of an environment whose runtime died: its last published components serve again."""

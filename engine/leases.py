@@ -169,6 +169,7 @@ class Gate:
         self.identity = identity
         self.generation = generation
         self.shut = "it is not published yet"
+        self.hold_s = 0.0  # while it is shut: how long newcomers wait for what comes, instead of being refused
         self.ended = False
         self.trees: dict[int, Lease] = {}  # live roots by id
         self.live: dict[int, Lease] = {}  # every live lease by id, in order of entry
@@ -176,6 +177,7 @@ class Gate:
         self.held: list[Held] = []
         self.carried: dict[object, str] = {}  # connections at rest between messages, by name
         self.next_id: Callable[[], int] = ids.__next__
+        self.on_idle: Callable[[Kind], None] | None = None  # told the kind of the tree that ended last
         self._monotonic = monotonic
         self._shut_at = 0.0
         self._idle: anyio.Event | None = None
@@ -229,6 +231,8 @@ class Gate:
             del self.trees[tree.id]
         if self._idle is not None:
             self._idle.set()
+        if self.on_idle is not None and not self.live:
+            self.on_idle(tree.kind)
 
     def _note(self, lease: Lease, how: str) -> None:
         waited_ms = round((self._monotonic() - self._shut_at) * 1000, 3)
@@ -244,10 +248,11 @@ class Gate:
         finally:
             del self.carried[key]
 
-    def shut_for(self, reason: str) -> None:
+    def shut_for(self, reason: str, *, hold_s: float = 0.0) -> None:
         """Freeze: grant no more roots. Starts a new account of what was held open."""
         assert not self.shut, "a gate is shut once at a time"
         self.shut = reason
+        self.hold_s = hold_s
         self.held = [Held(holder=name, how="held") for name in self.carried.values()]
         self._shut_at = self._monotonic()
 
@@ -270,6 +275,14 @@ class Gate:
         if self._moved is not None:
             self._moved.set()
             self._moved = None
+
+    async def held_back(self) -> bool:
+        """Let a newcomer wait where the freeze allows that; True when it should look again at what serves now."""
+        if self.shut and not self.ended and self.hold_s:
+            with anyio.move_on_after(self.hold_s):
+                await self.moved()
+                return True
+        return False
 
     async def moved(self) -> None:
         """Return when a shut gate was opened or has ended."""

@@ -183,6 +183,16 @@ class Resident(Protocol):
 
 
 @runtime_checkable
+class Slotted(Protocol):
+    """A resource whose bindings take a place of which there are only so many (a browser context, a display)."""
+
+    @property
+    def slot(self) -> str:
+        """The kind of place; what ``Settings.max_slots`` names."""
+        ...
+
+
+@runtime_checkable
 class Mortal(Protocol):
     """A resource whose bindings can die under their users: a page's process may crash, a browser be killed."""
 

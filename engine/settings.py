@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -15,11 +16,15 @@ class DrainPolicy(Value, frozen=True, kw_only=True):
 
     ``abort``: give up and name the holders; the old generation serves on. ``revoke``: cancel the holders, and wait
     ``join_s`` seconds until they have really ended.
+
+    ``hold_s``: who asks for a root lease meanwhile waits that long for the generation that comes, instead of being
+    refused at once.
     """
 
     deadline_s: float = 10.0
     then: Literal["abort", "revoke"] = "abort"
     join_s: float = 5.0
+    hold_s: float = 0.0
 
 
 class Settings(Value, frozen=True, kw_only=True):
@@ -32,9 +37,13 @@ class Settings(Value, frozen=True, kw_only=True):
     seal_s: float = 60.0  # quiesce and seal of every resource
     staging_requests_s: float = 5.0  # how long requests that staging caused may go on once everything is bound
     discard_s: float = 30.0  # closing what is no longer needed; what takes longer is left to the collector
+    max_slots: Mapping[str, int] = {}  # by kind of slot ("*": every other): how many environments are bound at once
+    staging_slots: int = 1  # successors that may stand beside what they replace, where slots are limited
+    slot_wait_s: float = 60.0  # how long an activation waits for a slot
     close_s: float = 60.0  # parking everything when the engine closes
     settle_s: float = 30.0  # reading back after an append whose reply was lost
     held_names_max: int = 256  # names that one transition records of what it found open
+    children_max: int = 1000  # children of one fork
     parallel_max: int = 16  # environments that opening, closing and forking work on at once
 
 

@@ -25,6 +25,7 @@ from statefork.engine.leases import Gate, current_lease, lease_ids
 from statefork.engine.ledger import Ledger
 from statefork.engine.live import Live, Run, Timer
 from statefork.engine.ports import Keeper, Resource
+from statefork.engine.seating import Seating
 from statefork.engine.settings import DrainPolicy, Settings
 from statefork.engine.staging import ComponentFailed, Context, Staging, close_context, each, quietly
 from statefork.engine.transitions import Abort, Begin, Park, Publish, Recover, decide
@@ -76,6 +77,7 @@ class Turns:
         self.settings = settings
         self.sharing = Sharing()
         self.lives: dict[str, Live] = {}
+        self.seating = Seating(ledger, resources, settings, self.lives, self.give_way)
         self._ids = lease_ids()
         self._required = frozenset(contract.order)
         self._branches: dict[tuple[str, str], str] = {}  # (resource, branch) -> the environment that writes it
@@ -104,6 +106,10 @@ class Turns:
                     yield from context.branches.values()
                     yield from context.bindings.values()
 
+    async def give_way(self, env: str) -> str:
+        """Park an environment whose slot is needed, if it is still idle; else say why not."""
+        raise NotImplementedError
+
     # --- freezing and giving back -----------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -120,21 +126,24 @@ class Turns:
             lease = lease.parent
         self.usable(env)
         live = self.live(env)
-        async with live.lock, self.sharing.shared():
-            if live.doubt:
-                raise InDoubt(
-                    f"{env} is frozen: an append got no answer and could not be settled",
-                    hint="Close the engine and open the state directory again: recovery settles it.",
-                    environment=env,
-                )
-            yield live
+        try:
+            async with live.lock, self.sharing.shared():
+                if live.doubt:
+                    raise InDoubt(
+                        f"{env} is frozen: an append got no answer and could not be settled",
+                        hint="Close the engine and open the state directory again: recovery settles it.",
+                        environment=env,
+                    )
+                yield live
+        finally:
+            self.seating.slots.idle(env)
 
     @asynccontextmanager
-    async def _frozen(self, live: Live, begin: Begin, *, quiet: str = "") -> AsyncIterator[Run]:
+    async def _frozen(self, live: Live, begin: Begin, *, quiet: str = "", hold_s: float = 0.0) -> AsyncIterator[Run]:
         """Shut the gate around the body, which ends with the append that decides; whatever fails is given back.
 
         ``quiet`` names an operation that has no transition of its own (park, retire): its freeze is not journaled. The
-        body's caller opens a gate again after success.
+        body's caller opens a gate again after success. Newcomers wait ``hold_s`` seconds before they are refused.
         """
         env, what = begin.env, quiet or begin.op
         decide(self.ledger.world.capsule(env), begin)
@@ -142,7 +151,7 @@ class Turns:
         assert context is not None, "a serving environment has a context"
         drain = Drain(self.ledger, self.resources, context, names_max=self.settings.held_names_max)
         run = Run(live, context, begin, drain, Timer(self.ledger.clock.monotonic))
-        context.gate.shut_for(f"{what} is under way")
+        context.gate.shut_for(f"{what} is under way", hold_s=hold_s)
         try:
             if not quiet:
                 with run.timer("freeze"):
@@ -288,12 +297,14 @@ class Turns:
             owner = self._branches.setdefault((name, branch.id), branch.env)
             assert owner == context.identity.env == branch.env, f"I6: {owner} and {branch.env} share a branch of {name}"
         live.context, live.staged = context, None
+        self.seating.watch(context.gate)
         context.gate.open(context.gate.generation)
 
     async def _close(self, context: Context) -> None:
         for name, branch in context.branches.items():
             self._branches.pop((name, branch.id), None)
         await close_context(self.contract, self.resources, context, deadline_s=self.settings.discard_s)
+        self.seating.slots.settle(context.identity.env)
 
     async def _forget(self, env: str) -> None:
         """The environment is no more: what resources kept of it beside its branches goes too."""

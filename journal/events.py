@@ -252,6 +252,14 @@ class RequestRefused(Base, frozen=True, kw_only=True, tag="request.refused/1"):
     detail: str = ""
 
 
+class EnvironmentQueued(Base, frozen=True, kw_only=True, tag="environment.queued/1"):
+    """All slots of a kind are taken: the environment waits, at this position (1 is served next)."""
+
+    env: str
+    kind: str
+    position: int
+
+
 class EvaluationRecorded(Base, frozen=True, kw_only=True, tag="evaluation.recorded/1"):
     """An evaluator's verdict, and the one generation that it read."""
 
@@ -298,6 +306,7 @@ Event = (
     | LeaseRevoked
     | InputRecorded
     | RequestRefused
+    | EnvironmentQueued
     | EvaluationRecorded
     | ReplayVerdict
 )
@@ -315,6 +324,7 @@ __all__ = [
     "EnvironmentCreated",
     "EnvironmentForked",
     "EnvironmentParked",
+    "EnvironmentQueued",
     "EnvironmentRetired",
     "EvaluationRecorded",
     "Event",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
 from typing import Any
 
 import msgspec
@@ -138,6 +138,10 @@ class Environment:
     async def activate(self) -> None:
         """Bind and probe now what would otherwise be bound at the next use."""
         await self.kernel.activate(self.name)
+
+    def pinned(self) -> AbstractContextManager[None]:
+        """Inside the body the environment does not give its slot to another."""
+        return self.kernel.pinned(self.name)
 
     async def retire(self) -> None:
         """End the environment. Its history stays readable; generations that others build on survive."""

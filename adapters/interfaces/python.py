@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 
 from statefork.adapters.interfaces.assembly import Assembled, assemble
 from statefork.adapters.interfaces.environment import Environment
@@ -24,12 +25,13 @@ from statefork.adapters.interfaces.views import Cost, ProcessCost
 from statefork.adapters.interfaces.worlds import Progress
 from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.collect import GcReport
-from statefork.engine.errors import ForeignHandle, PartialFork
+from statefork.engine.errors import ContractError, ForeignHandle, PartialFork
 from statefork.engine.kernel import Kernel, Settings
 from statefork.engine.memory import process_pss
 from statefork.engine.ports import Blobs, Change, Resident
 from statefork.engine.recovery import RecoveryReport
 from statefork.engine.refs import Ref, as_ref, resolve
+from statefork.engine.slots import EVERY_KIND
 from statefork.journal.log import Journal
 from statefork.journal.values import Moment
 from statefork.replay.rollout import RolloutResult, rollout
@@ -86,9 +88,10 @@ class Engine:
         """``n`` children that continue from a moment: the present (one snapshot for all), or a published generation.
 
         Children are called ``<parent>-f1`` and so on unless ``names`` says otherwise. Each succeeds or fails on its
-        own: PartialFork carries the survivors' names and the others' errors. Raises UnknownRef.
+        own: PartialFork carries the survivors' names and the others' errors. Raises UnknownRef, LimitExceeded.
         """
         ref = as_ref(ref)
+        self.kernel.check_children(len(names) if names is not None else n)
         chosen = tuple(names) if names is not None else self._free_names(ref.env, n)
         self.kernel.world.capsule(ref.env)
         source = ref.env if ref.is_now else resolve(ref, self.kernel.histories())
@@ -178,19 +181,33 @@ def _cost(processes: Mapping[str, Sequence[int]], private: dict[str, dict[str, i
     )
 
 
+def with_slots(settings: Settings, slots: int | None) -> Settings:
+    """The settings with this many slots of every kind. Raises ContractError for a number below 1."""
+    if slots is None:
+        return settings
+    if slots < 1:
+        raise ContractError(
+            f"{slots} slots are too few: one is needed to act", hint="Leave it out for no limit", key="slots"
+        )
+    return msgspec.structs.replace(settings, max_slots={**settings.max_slots, EVERY_KIND: slots})
+
+
 @asynccontextmanager
 async def open_engine(
     contract: str | Path,
     *,
     state: str | Path = "./state",
+    slots: int | None = None,
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> AsyncIterator[Engine]:
     """Open a state directory for a contract (a path, or the name of a packaged world) and serve it.
 
     Bases are built and runtimes started as needed; what a crash left behind is settled first (``engine.recovered``).
-    Leaving parks every environment. ``progress`` is called with a fraction and a sentence while bases are built.
-    Raises ContractError, MissingDependency, StateLocked, JournalCorrupt.
+    Leaving parks every environment. ``slots``: how many are bound at once, all others being parked until they are used
+    (``settings.max_slots`` says it by kind). ``progress`` is called with a fraction and a sentence while bases are
+    built. Raises ContractError, MissingDependency, StateLocked, JournalCorrupt.
     """
-    async with assemble(contract, state=Path(state), settings=settings or Settings(), progress=progress) as assembled:
+    chosen = with_slots(settings or Settings(), slots)
+    async with assemble(contract, state=Path(state), settings=chosen, progress=progress) as assembled:
         yield Engine(assembled)

@@ -159,6 +159,16 @@ class Environment:
         """Bind and probe now what would otherwise be bound at the next use."""
         self._calls.call(self._environment.activate)
 
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Inside the body the environment does not give its slot to another."""
+        pins = self._calls.run(self._environment.pinned)
+        self._calls.run(pins.__enter__)
+        try:
+            yield
+        finally:
+            self._calls.run(lambda: pins.__exit__(None, None, None))
+
     def retire(self) -> None:
         """End the environment. Its history stays readable; generations that others build on survive."""
         self._calls.call(self._environment.retire)
@@ -268,6 +278,7 @@ def open_engine(
     contract: str | Path,
     *,
     state: str | Path = "./state",
+    slots: int | None = None,
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Engine]:
@@ -286,7 +297,7 @@ def open_engine(
             progress(fraction, text)
 
     def opening() -> AbstractAsyncContextManager[python.Engine]:
-        return python.open_engine(contract, state=state, settings=settings, progress=told)
+        return python.open_engine(contract, state=state, slots=slots, settings=settings, progress=told)
 
     loop = LoopThread(opening, "statefork engine")
     try:

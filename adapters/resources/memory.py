@@ -42,10 +42,11 @@ _FIELDS: Mapping[str, frozenset[str]] = {
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``initial``: the base. ``visits``: binding adds one to this key of every store behind what it depends on, as a
-    reloaded page does to the view counter of its application."""
+    reloaded page does to the view counter of its application. ``slot``: the kind of slot that a binding takes."""
 
     initial: dict[str, Json] = msgspec.field(default_factory=dict)
     visits: str = ""
+    slot: str = ""
 
 
 class MemoryResource:
@@ -56,6 +57,7 @@ class MemoryResource:
     def __init__(self, name: str, options: Options, world: MemoryWorld, journal: str) -> None:
         self.name = name
         self.world = world
+        self.slot = options.slot
         self._options = options
         self._journal = journal
 

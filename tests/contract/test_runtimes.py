@@ -122,11 +122,21 @@ async def test_a_killed_runtime_is_started_again_and_its_death_is_told(tmp_path:
 
 
 async def test_one_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
-    plan = shell("echo bad luck; exit 7", restarts_max=1, probe=at_once)
-    async with resident(plan, state=tmp_path, journal=JOURNAL) as runtime:
-        await until(lambda: runtime.given_up)
-        with pytest.raises(RuntimeDied, match="2 times in a row"):
-            await runtime.ready()
+    """It dies when it was found ready, and not before: else it would be one that can't be started."""
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+
+    async def lets_it_die(runtime: Runtime) -> None:
+        os.write(pipe, b"now\n")
+
+    plan = shell(f"read _ < '{tmp_path}/pipe'; echo bad luck; exit 7", restarts_max=1, probe=lets_it_die)
+    try:
+        async with resident(plan, state=tmp_path, journal=JOURNAL) as runtime:
+            await until(lambda: runtime.given_up)
+            with pytest.raises(RuntimeDied, match="2 times in a row"):
+                await runtime.ready()
+    finally:
+        os.close(pipe)
     assert living(tmp_path) == set()
 
 

@@ -38,10 +38,11 @@ LIVE = ("create", "act", "snapshot", "fork", "clone", "reset", "restore", "park"
 class Engine:
     """``statefork up`` in a process of its own, and the commands that use it."""
 
-    def __init__(self, folder: Path, state: Path) -> None:
+    def __init__(self, folder: Path, state: Path, contract: str, options: tuple[str, ...]) -> None:
         self.state = state
+        self.options = options
         self.contract = folder / "notes.toml"
-        self.contract.write_text(CONTRACT)
+        self.contract.write_text(contract)
         (folder / "notes.sqlite3").touch()
         self.process: subprocess.Popen[str] | None = None
         self.ready: dict[str, Any] = {}
@@ -49,7 +50,7 @@ class Engine:
     def start(self) -> None:
         """Return when it is ready."""
         self.process = subprocess.Popen(
-            [*PROGRAM, "up", str(self.contract), "--state", str(self.state), "--json"],
+            [*PROGRAM, "up", str(self.contract), "--state", str(self.state), "--json", *self.options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -81,9 +82,9 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def engine(folder: Path, state: Path) -> Iterator[Engine]:
+def engine(folder: Path, state: Path, contract: str = CONTRACT, *options: str) -> Iterator[Engine]:
     """A running engine, ended whatever happens."""
-    made = Engine(folder, state)
+    made = Engine(folder, state, contract, options)
     made.start()
     try:
         yield made
@@ -325,7 +326,7 @@ def test_a_defect_is_one_line_unless_it_is_debugged(
 
 
 def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commands: Commands) -> None:
-    Engine(tmp_path, commands.state)
+    Engine(tmp_path, commands.state, CONTRACT, ())
     monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
     notes = commands.json("doctor", str(tmp_path / "notes.toml"))

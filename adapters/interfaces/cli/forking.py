@@ -22,7 +22,7 @@ CLONE_EXAMPLES = """
 
 def fork(
     ref: RefArgument,
-    n: Annotated[int, typer.Option("-n", help="How many children.", min=1, max=1000)] = 1,
+    n: Annotated[int, typer.Option("-n", help="How many children.", min=1)] = 1,
     name: Annotated[
         list[str] | None,
         typer.Option("--name", help="A child's name; give it once per child.", show_default=False),

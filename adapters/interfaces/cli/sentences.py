@@ -39,6 +39,7 @@ _ACTIVITY = (
     | ev.LeaseRevoked
     | ev.InputRecorded
     | ev.RequestRefused
+    | ev.EnvironmentQueued
     | ev.EvaluationRecorded
     | ev.ReplayVerdict
 )
@@ -108,6 +109,8 @@ def _of_activity(event: Event) -> str:
             return f"input {event.method} {event.url} -> {event.status}"
         case ev.RequestRefused():
             return f"refused {event.status} [{event.code}] {event.method} {event.url}: {event.detail}"
+        case ev.EnvironmentQueued():
+            return f"waits for a {event.kind} slot: number {event.position} in the queue"
         case ev.EvaluationRecorded():
             return f"evaluation {event.name}: {event.score:g} (generation {event.generation})"
         case ev.ReplayVerdict():

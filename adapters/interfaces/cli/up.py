@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +22,7 @@ from statefork.adapters.interfaces.cli.sentences import counted
 EXAMPLES = """
     statefork up shop                     a packaged world
     statefork up ./shop.toml --state /var/lib/shop
+    statefork up shop --slots 4           at most 4 browser contexts, for any number of environments
     statefork up shop --json | head -1    one line when it is ready
 """
 
@@ -31,6 +34,15 @@ def up(
             help="A contract file, or the name of a packaged world (shop).", metavar="CONTRACT", show_default=False
         ),
     ],
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            "--slots",
+            min=1,
+            help="How many environments are bound at once; those that are idle longest are parked for others.",
+            show_default="no limit",
+        ),
+    ] = None,
     state: StateOption = STATE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line when ready, one when closed.")] = False,
 ) -> None:
@@ -40,11 +52,11 @@ def up(
     and lost actions are named.
     """
     out = Out()
-    if not anyio.run(_serve, contract, state, out, as_json, backend="trio"):
+    if not anyio.run(_serve, contract, state, slots, out, as_json, backend="trio"):
         raise KeyboardInterrupt
 
 
-async def _serve(contract: str, state: Path, out: Out, as_json: bool) -> bool:
+async def _serve(contract: str, state: Path, slots: int | None, out: Out, as_json: bool) -> bool:
     """Serve until told to stop. False: that came before anything was served."""
     from statefork.adapters.interfaces.control.protocol import Status
     from statefork.adapters.interfaces.control.server import serve_control
@@ -56,24 +68,38 @@ async def _serve(contract: str, state: Path, out: Out, as_json: bool) -> bool:
         with ExitStack() as bars:
             bar = bars.enter_context(out.progress(f"opening {contract}"))
             async with (
-                open_engine(contract, state=state, progress=bar.tell) as engine,
+                open_engine(contract, state=state, slots=slots, progress=bar.tell) as engine,
                 serve_control(engine) as door,
             ):
                 bars.close()
                 ready = True
                 status = await VERBS["status"].answer(engine, Status())
-                if as_json:
-                    _line({"ready": True, "control": str(door), **status})
-                else:
-                    _say(out, status, door)
+                with _somebody_may_read():
+                    if as_json:
+                        _line({"ready": True, "control": str(door), **status})
+                    else:
+                        _say(out, status, door)
                 await stop.wait()
-                if not as_json:
-                    out.say("Closing: parking every environment. Ctrl-C again gives up on it.")
-        if as_json:
-            _line({"closed": True})
-        else:
-            out.say("Closed.")
+                with _somebody_may_read():
+                    if not as_json:
+                        out.say("Closing: parking every environment. Ctrl-C again gives up on it.")
+        with _somebody_may_read():
+            if as_json:
+                _line({"closed": True})
+            else:
+                out.say("Closed.")
     return ready
+
+
+@contextmanager
+def _somebody_may_read() -> Iterator[None]:
+    """Whoever read our output may have had enough (``| head -1``): the engine serves on, and says no more."""
+    try:
+        yield
+    except (BrokenPipeError, SystemExit):  # rich makes the one of the other
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _line(value: dict[str, Any]) -> None:
@@ -115,6 +141,8 @@ def _say(out: Out, status: dict[str, Any], door: Path) -> None:
     if recovered["settled"]:
         out.say(f"settled after a crash: {counted(len(recovered['settled']), 'transition')} under way")
     environments = status["environments"]
+    if status["slots"]["limit"]:
+        out.say(f"at most {status['slots']['limit']} environments are bound at once (slots: {status['slots']['kind']})")
     out.say(f"{counted(len(environments), 'environment')}; control socket {door}")
     out.say("Next, in another terminal: statefork create NAME" if not environments else "Next: statefork ls")
     out.say("Ctrl-C closes it in good order.")

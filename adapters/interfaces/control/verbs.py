@@ -81,11 +81,22 @@ async def _status(engine: Engine, asked: ask.Status) -> dict[str, Any]:
             name: {"adapter": resource.adapter, **msgspec.to_builtins(resource.strategy())}
             for name, resource in engine.kernel.resources.items()
         },
+        "slots": _slots(engine),
         "recovered": msgspec.to_builtins(engine.recovered),
     }
     if asked.cost:
         answer["cost"] = msgspec.to_builtins(await engine.cost())
     return answer
+
+
+def _slots(engine: Engine) -> dict[str, Any]:
+    slots = engine.kernel.slots
+    return {
+        "kind": slots.kind,
+        "limit": slots.limit or None,
+        "taken": list(slots.taken),
+        "queue": [one.env for one in slots.queue],
+    }
 
 
 async def _create(engine: Engine, asked: ask.Create) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class BrowserResource:
     """One Chromium for all environments."""
 
     adapter = "browser"
+    slot = "browser"
 
     def __init__(self, name: str, options: Options, services: Services) -> None:
         self.name = name
@@ -264,8 +265,8 @@ class BrowserResource:
             "color_scheme": "light",
         }
         if entry.door is not None:
-            # Chromium would go to *.localhost and loopback addresses directly. Playwright forbids that by itself, unless
-            # an environment variable tells it not to: so it is said here.
+            # Chromium would go to *.localhost and loopback addresses directly. Playwright forbids that by itself,
+            # unless an environment variable tells it not to: so it is said here.
             options["proxy"] = {"server": f"http://127.0.0.1:{entry.door.port}", "bypass": "<-loopback>"}
         entry.session = await Session.make(self.name, self._running(), **options)
         await entry.session.fill(stored)

@@ -1,0 +1,53 @@
+"""``statefork up`` beside other commands: slots, limits, and readers that leave."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.integration import test_cli
+from tests.integration.test_cli import Commands, engine
+
+commands = test_cli.commands
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_reader_that_has_gone_does_not_end_it(tmp_path: Path, commands: Commands, how: signal.Signals) -> None:
+    """As in ``statefork up shop --json | head -1``."""
+    with engine(tmp_path, tmp_path / "state") as running:
+        assert running.process is not None
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+        commands("create", "a")
+        running.process.send_signal(how)
+        assert running.process.stderr is not None
+        assert running.process.stderr.read() == ""
+        assert running.process.wait(timeout=test_cli.READY_S) == 0
+    assert "1 action" not in commands("log", "a")
+    commands("audit")
+
+
+def test_more_children_than_a_fork_may_have(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, tmp_path / "state"):
+        commands("create", "a")
+        said = commands("fork", "a", "-n", "1000000", status=2)
+        assert said.startswith("error[limit_exceeded]: a fork has 1 to 1000 children, not 1000000.")
+        assert "children_max" in said
+        assert [one["env"] for one in commands.json("ls")["environments"]] == ["a"]
+        assert "[usage]" in commands("fork", "a", "-n", "0", status=2)
+
+
+def test_more_environments_than_slots(tmp_path: Path, commands: Commands) -> None:
+    contract = test_cli.CONTRACT.replace("initial", 'slot = "desk"\ninitial')
+    with engine(tmp_path, tmp_path / "state", contract, "--slots", "2") as running:
+        assert running.ready["slots"] == {"kind": "desk", "limit": 2, "taken": [], "queue": []}
+        for env in ("a", "b", "c"):
+            commands("create", env)
+            commands("act", env, f'{{"do": "put", "key": "name", "value": "{env}"}}')
+        states = {one["env"]: one["state"] for one in commands.json("ls")["environments"]}
+        assert states == {"a": "parked", "b": "serving", "c": "serving"}
+        assert "value: a" in commands("act", "a", '{"do": "get", "key": "name"}')
+        assert "its slot was needed" in commands("log", "b")
+    commands("audit")
