@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
 from statefork.adapters.resources.browser import actions as a
@@ -96,6 +98,37 @@ async def test_pages_stand_still_between_quiesce_and_thaw_and_go_on_after(tmp_pa
             await kit.resource.thaw(branch)
             await kit.resource.thaw(branch)
             await kit.raw(branch, script("until_counted"), await kit.raw(branch, count))
+
+
+@pytest.mark.parametrize("unanswered", ["Debugger.enable", "Debugger.pause", "Runtime.evaluate"])
+async def test_a_page_goes_on_wherever_the_time_for_pausing_it_ran_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unanswered: str
+) -> None:
+    """A busy machine answers late: what was asked for happens all the same, and has to be taken back."""
+    with serving() as site:
+        async with browser(tmp_path, start=f"{site.base}/busy.html") as kit:
+            branch, _ = await kit.fresh()
+            context = kit.live(branch).context
+            attach = context.new_cdp_session
+
+            async def attached(page: Any) -> Any:
+                session = await attach(page)
+                send = session.send
+
+                async def send_and_wait_in_vain(method: str, *arguments: Any) -> Any:
+                    answer = await send(method, *arguments)
+                    if method == unanswered:
+                        raise TimeoutError
+                    return answer
+
+                monkeypatch.setattr(session, "send", send_and_wait_in_vain)
+                return session
+
+            monkeypatch.setattr(context, "new_cdp_session", attached)
+            await kit.resource.quiesce(branch)
+            await kit.resource.thaw(branch)
+            with anyio.fail_after(10):
+                await kit.raw(branch, script("until_counted"), await kit.raw(branch, "() => Number(localStorage.n)"))
 
 
 async def count_by_another_page(kit: Kit, branch: Branch, site: Site) -> str:

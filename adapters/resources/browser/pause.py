@@ -30,7 +30,8 @@ class Paused:
 
     def __init__(self, live: LiveContext) -> None:
         self._live = live
-        self._sessions: list[tuple[CDPSession, asyncio.Task[Any]]] = []
+        self._sessions: list[CDPSession] = []  # each may have paused its page, also where nobody waited for it
+        self._nudges: list[asyncio.Task[Any]] = []
 
     async def begin(self) -> None:
         """Pause every tab that can be paused."""
@@ -41,6 +42,7 @@ class Paused:
         with contextlib.suppress(PlaywrightError, TimeoutError):
             async with asyncio.timeout(PAUSE_SECONDS_MAX):
                 session = await self._live.context.new_cdp_session(tab.page)
+                self._sessions.append(session)
                 paused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 session.once("Debugger.paused", partial(_note, paused))
                 await session.send("Debugger.enable")
@@ -48,22 +50,25 @@ class Paused:
                 # A page with nothing to do would only pause at its next event: this statement is one.
                 nudge = asyncio.create_task(session.send("Runtime.evaluate", {"expression": "0"}))
                 nudge.add_done_callback(_read)  # it ends with an error when the context is closed as it stands
-                self._sessions.append((session, nudge))
+                self._nudges.append(nudge)
                 await paused
 
     async def end(self) -> None:
         """Let every tab go on. Idempotent."""
         sessions, self._sessions = self._sessions, []
-        await asyncio.gather(*[_go_on(session, nudge) for session, nudge in sessions])
+        nudges, self._nudges = self._nudges, []
+        await asyncio.gather(*[_go_on(session) for session in sessions])
+        for nudge in nudges:
+            nudge.cancel()
+        if nudges:
+            await asyncio.wait(nudges)
 
 
-async def _go_on(session: CDPSession, nudge: asyncio.Task[Any]) -> None:
+async def _go_on(session: CDPSession) -> None:
     with contextlib.suppress(PlaywrightError, TimeoutError):
         async with asyncio.timeout(PAUSE_SECONDS_MAX):
             await session.send("Debugger.disable")
             await session.detach()
-    nudge.cancel()
-    await asyncio.wait({nudge})
 
 
 def _read(nudge: asyncio.Task[Any]) -> None:
