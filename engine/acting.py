@@ -110,7 +110,9 @@ class Acting:
                 try:
                     seen = await actor.act(binding, action)
                 except ActionFailed as error:
+                    lease.check_unspoilt()
                     return span.end("failed", error, await self._look(actor, binding))
+                lease.check_unspoilt()
                 return span.end("ok", None, seen)
             assert deadline.cancelled_caught
             return span.end("unknown", f"it took longer than {timeout_s:g} s", None, code="action_timeout")
@@ -140,6 +142,7 @@ class Acting:
     async def evaluate(self, lease: Lease, context: Context, name: str, check: Check) -> float:
         """Judge under a lease that the caller has entered, and journal the verdict with the generation it is of."""
         answer = await check(EvaluationContext(self, lease, context))
+        lease.check_unspoilt()
         score, detail = answer if isinstance(answer, tuple) else (answer, None)
         self._ledger.ride(
             lease.env,

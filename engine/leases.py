@@ -20,7 +20,7 @@ from typing import Literal
 
 import anyio
 
-from statefork.engine.errors import EnvironmentFrozen, LeaseRevoked, StaleGeneration
+from statefork.engine.errors import EnvironmentFrozen, LeaseRevoked, RuntimeDied, StaleGeneration
 from statefork.journal.values import Held, Identity
 
 Kind = Literal["action", "evaluation", "request", "lease", "staging"]
@@ -57,6 +57,7 @@ class Lease:
         "_token",
         "count",
         "entered",
+        "fault",
         "gate",
         "holder",
         "id",
@@ -80,6 +81,7 @@ class Lease:
         self.entered = False
         self.running = False
         self.revoked = ""  # why, once it was
+        self.fault = ""  # how a runtime failed under it, or under something that it caused
         self.on_fence: Callable[[], None] | None = None
         self.scope = anyio.CancelScope()
         self._token: Token[Lease | None] | None = None
@@ -151,6 +153,24 @@ class Lease:
     def carry(self, name: str) -> AbstractContextManager[None]:
         """Around a connection that lives on when the lease has ended, at rest between its messages."""
         return self.gate.carry(name)
+
+    def spoil(self, reason: str) -> None:
+        """A runtime failed under it: what those who caused it have seen is not the world's answer."""
+        lease: Lease | None = self
+        while lease is not None:
+            lease.fault = lease.fault or reason
+            lease = lease.parent
+
+    def check_unspoilt(self) -> None:
+        """Raise RuntimeDied where a runtime failed under this lease or something that it caused."""
+        if self.fault:
+            raise RuntimeDied(
+                f"a runtime of {self.env} failed under {self.holder}: {self.fault}",
+                hint="What was done is unknown: look again before acting on, or restore an earlier generation.",
+                environment=self.env,
+                generation=self.generation,
+                holder=self.holder,
+            )
 
     def revoke(self, reason: str) -> None:
         """Cancel the body, which is then waited for. Idempotent."""

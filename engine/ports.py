@@ -331,6 +331,10 @@ class RequestLease(Protocol):
         """Whether no action and no transition caused it: if it mutates, it is an input of the trajectory."""
         ...
 
+    def spoil(self, reason: str) -> None:
+        """The server failed under the request: the answer is the gateway's own, and whoever caused it is told so."""
+        ...
+
     def carry(self, name: str) -> AbstractContextManager[None]:
         """Around a connection that lives on when the lease has ended, at rest between its messages.
 

@@ -164,6 +164,7 @@ class Staging:
                     await each(self._contract, self._bind, doing="staging", prepare=self._branch, working=self._working)
                 lease.running = False  # nothing more is admitted on its account
                 await self._settle(lease, requests_s)
+                self._check_unspoilt(lease)
             with self._timer("rewind"):
                 await self._rewind()
             self._check()
@@ -204,6 +205,16 @@ class Staging:
             if child is not lease:
                 child.revoke("it was caused by staging and went on too long")
         await gate.idle(beside=1)
+
+    def _check_unspoilt(self, lease: Lease) -> None:
+        """A page that shows the gateway's own answer, because a server had failed, is not restored."""
+        if lease.fault:
+            raise TransitionAborted(
+                f"a runtime failed while {lease.env} was staged: {lease.fault}",
+                hint="Try again: runtimes that end are started again.",
+                environment=lease.env,
+                reason=lease.fault,
+            )
 
     async def _rewind(self) -> None:
         for _ in range(_REWINDS_MAX):

@@ -19,7 +19,7 @@ MESSAGES = ("websocket-message", "event-stream-message")
 class Lease:
     """A lease with a scope that ends its body."""
 
-    def __init__(self, identity: Identity, request: AdmissionRequest, root: bool) -> None:
+    def __init__(self, identity: Identity, request: AdmissionRequest, root: bool, spoilt: dict[str, str]) -> None:
         self.id = 1
         self.identity = identity
         self.generation = 1
@@ -27,6 +27,11 @@ class Lease:
         self.request = request
         self.scope = anyio.CancelScope()
         self.carried: list[str] = []
+        self.spoilt = spoilt
+
+    def spoil(self, reason: str) -> None:
+        """See engine.ports.RequestLease."""
+        self.spoilt[self.request.url] = reason
 
     @contextmanager
     def carry(self, name: str) -> Iterator[None]:
@@ -63,6 +68,7 @@ class Doorkeeper:
         self.granted: list[AdmissionRequest] = []
         self.refusals: list[tuple[int, str, str, str]] = []
         self.inputs: list[tuple[str, str, bytes, int]] = []
+        self.spoilt: dict[str, str] = {}  # by URL: how the server failed
         self.moved = anyio.Event()
 
     def add(self, env: str, epoch: int = 1, activation: int = 1) -> Identity:
@@ -99,7 +105,7 @@ class Doorkeeper:
             )
         if env.frozen and not env.acting:
             raise EnvironmentFrozen(f"{request.env} is frozen", environment=request.env)
-        return Lease(env.identity, request, root=not env.acting)
+        return Lease(env.identity, request, root=not env.acting, spoilt=self.spoilt)
 
     @asynccontextmanager
     async def admit(self, request: AdmissionRequest) -> AsyncIterator[Lease]:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,17 +154,37 @@ async def die_under_an_action(kit: Kit, site: Site, binding: Binding, pid: int) 
             await kit.act(binding, a.Goto(f"{site.base}/slow"))
 
 
+def driver(kit: Kit) -> int:
+    """Playwright's driver, of whose end Playwright tells nobody."""
+    assert kit.resource._host is not None
+    return kit.resource._host.driver_pid
+
+
+def zygote(kit: Kit) -> int:
+    """A process without which no new page begins: Chromium does not notice its end."""
+    for pid in kit.resource.process_ids():
+        if "--type=zygote" in psutil.Process(pid).cmdline():
+            return pid
+    raise AssertionError("Chromium has no zygote")
+
+
 @ON_TRIO
-async def test_a_dead_driver_is_replaced_too(tmp_path: Path) -> None:
-    async with browser(tmp_path, own=True) as kit:
-        await kit.fresh()
-        host = kit.resource._host
-        assert host is not None
-        tree = kit.resource.process_ids()
-        os.kill(host.driver_pid, signal.SIGKILL)
-        _, binding = await kit.fresh("after")
-        await kit.resource.probe(binding)
-        await all_gone(tree)
+@pytest.mark.parametrize("process", [driver, zygote])
+async def test_what_the_browser_needs_dies_and_all_is_replaced(tmp_path: Path, process: Callable[[Kit], int]) -> None:
+    with serving() as site:
+        async with browser(tmp_path, own=True, start=f"{site.base}/talk.html") as kit:
+            _, idle = await kit.fresh("idle")
+            _, acting = await kit.fresh("acting")
+            tree = kit.resource.process_ids()
+            await die_under_an_action(kit, site, acting, process(kit))
+            for binding in (idle, acting):
+                assert kit.resource.died(binding)
+                with pytest.raises(RuntimeDied):
+                    await kit.act(binding, a.Fill("#keys", value="late"))
+            _, binding = await kit.fresh("after")
+            await kit.act(binding, a.Fill("#keys", value="on time"))
+            await all_gone(tree)
+            assert kit.resource.launches == 2
 
 
 @ON_TRIO

@@ -132,6 +132,7 @@ async def test_an_upstream_that_fails_is_told_with_502() -> None:
             assert says in raw.decode()
             assert keeper.refusals == [(502, "upstream_failed", "GET", "http://shop.example/")]
             await keeper.until_quiet()
+            assert says in keeper.spoilt["http://shop.example/"]
 
     keeper = Doorkeeper()
     nothing = Route(host="shop.example", upstream_host="127.0.0.1", upstream_port=1)

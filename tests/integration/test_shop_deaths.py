@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import anyio
 import pytest
 
 import statefork
-from statefork import Environment
-from statefork.actions import Fill, Goto, Wait
+from statefork import Engine, Environment
+from statefork.actions import Click, Fill, Goto, Wait
+from statefork.adapters.resources.web import WebResource
 from statefork.engine.errors import RuntimeDied
-from tests.integration.shop_kit import chromium, needs_shop, open_shop
+from statefork.journal.events import ActionEnded
+from tests.integration.shop_kit import chromium, events, needs_shop, open_shop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.shop, needs_shop]
 
@@ -54,4 +59,33 @@ async def test_a_killed_browser_costs_what_was_not_published(tmp_path: Path) -> 
         assert unused.ref.generation == 1
     async with open_shop(tmp_path) as engine:  # closing parked all three, the dead one too
         assert engine.recovered.clean
+    assert statefork.audit(tmp_path).clean
+
+
+async def kill_while_it_answers(engine: Engine, env: Environment) -> None:
+    """SIGKILL of the server when it works on a request of the environment. It stands before a write lock of ours."""
+    server = engine.kernel.resources["shop"]
+    assert isinstance(server, WebResource)
+    branch = engine.kernel.branches(env.name)["shop"]
+    with closing(sqlite3.connect(str(env.bindings["db"].address["path"]), isolation_level=None)) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        while not await server.pending(branch):
+            await anyio.lowlevel.checkpoint()
+        (pid,) = server.process_ids()
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_killed_server_is_not_taken_for_the_shops_answer(tmp_path: Path) -> None:
+    async with open_shop(tmp_path) as engine:
+        env = await engine.create("acting")
+        await env.act(Goto("http://shop.example/catalogue/"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kill_while_it_answers, engine, env)
+            with pytest.raises(RuntimeDied, match="failed under action click"):
+                await env.act(Click(role="button", name="Add to basket", nth=0))
+        seen = await env.act(Goto("http://shop.example/basket/"))  # by the server that was started instead
+        assert "Your basket is empty" in seen.text
+        ended = await events(engine, "acting", ActionEnded)
+        assert [event.outcome for event in ended] == ["ok", "unknown", "ok"]
+        assert (await env.snapshot()).generation == 2
     assert statefork.audit(tmp_path).clean

@@ -62,7 +62,7 @@ class Exchange:
         try:
             upstream = await connect(self.asked.route.upstream_host, self.asked.route.upstream_port, self.limits)
         except Gone as gone:
-            raise Refused(502, "upstream_failed", str(gone)) from None
+            raise self._failed(gone) from None
         opened: Opened | None = None
         try:
             opened = await self._forward(upstream)
@@ -94,11 +94,19 @@ class Exchange:
             self._fault = self._fault or Gone(str(group.exceptions[0]))
         if self._fault is None:
             return opened
-        if self.client.wire.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE) or self._client_left:
+        if self._client_left:
+            raise Gone(str(self._fault))
+        if self.client.wire.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self._failed(self._fault)  # in the middle of its answer
             raise Gone(str(self._fault))
         if isinstance(self._fault, Refused):
             raise self._fault
-        raise Refused(502, "upstream_failed", str(self._fault))
+        raise self._failed(self._fault)
+
+    def _failed(self, fault: Exception) -> Refused:
+        """The server has failed, not the world: whoever caused the request must not take our answer for the shop's."""
+        self.lease.spoil(f"{self.asked.method} {self.asked.url}: {fault}")
+        return Refused(502, "upstream_failed", str(fault))
 
     def _request(self, websocket: bool) -> h11.Request:
         asked = self.asked

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
+import signal
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +21,8 @@ from playwright.async_api import Browser, BrowserContext, Playwright, async_play
 from playwright.async_api import Error as PlaywrightError
 
 from statefork.adapters.resources.browser.chromium import NO_WEBRTC, is_headless_shell, launch_flags
+from statefork.adapters.resources.browser.context import LiveContext
+from statefork.adapters.resources.browser.watch import Watch
 from statefork.engine.errors import RuntimeDied
 
 T = TypeVar("T")
@@ -63,6 +68,8 @@ class BrowserHost:
         self._browser: Browser | None = None
         self._starting: asyncio.Task[Browser] | None = None
         self._stopping = False
+        self._contexts: weakref.WeakSet[LiveContext] = weakref.WeakSet()
+        self._watch = Watch(self._lost)
         self.launches = 0
         self.driver_pid = 0
         self.browser_pid = 0
@@ -106,13 +113,24 @@ class BrowserHost:
             self.launches += 1
             self.browser_pid = self._find_browser_pid()
             browser.on("disconnected", self._died)
+            self._watch.begin(self.driver_pid, *self._find_zygotes())
             return browser
         reason = str(problem).splitlines()[0] if problem else ""
         raise RuntimeDied(f"Chromium at {self._executable} can't be started: {reason}", path=str(self._executable))
 
+    def _lost(self) -> None:
+        """The driver has ended, of which Playwright tells nobody; or a zygote, without which no page begins."""
+        if self._browser is None or self._stopping:
+            return
+        with contextlib.suppress(ProcessLookupError, psutil.Error):
+            os.kill(self.browser_pid or self._find_browser_pid(), signal.SIGKILL)
+        self._died(self._browser)
+
     def _died(self, browser: Browser) -> None:
         if browser is not self._browser or self._stopping:
             return
+        for live in tuple(self._contexts):
+            live.die()
         self._browser = None
         self.browser_pid = 0
         self._starting = asyncio.create_task(self._launch())
@@ -125,6 +143,12 @@ class BrowserHost:
                 return int(children[-1].pid)
         return 0
 
+    def _find_zygotes(self) -> list[int]:
+        with contextlib.suppress(psutil.Error):
+            processes = psutil.Process(self.browser_pid).children(recursive=True) if self.browser_pid else []
+            return [process.pid for process in processes if "--type=zygote" in process.cmdline()]
+        return []
+
     def process_ids(self) -> tuple[int, ...]:
         """The driver and Chromium's whole tree; callable from any thread."""
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -133,8 +157,13 @@ class BrowserHost:
                 return (driver.pid, *(child.pid for child in driver.children(recursive=True)))
         return ()
 
-    async def new_context(self, **options: Any) -> BrowserContext:
-        """A context that a cancellation can't orphan."""
+    async def new_context(self, **options: Any) -> LiveContext:
+        """A context that a cancellation can't orphan, and that learns of the browser's end."""
+        live = LiveContext(await self._new_context(options))
+        self._contexts.add(live)
+        return live
+
+    async def _new_context(self, options: dict[str, Any]) -> BrowserContext:
         browser = await self.ready()
         try:
             return await made(self._make(browser, options), lambda context: context.close())
@@ -152,6 +181,7 @@ class BrowserHost:
         return context
 
     async def _shut(self) -> None:
+        self._watch.end()
         browser, playwright = self._browser, self._playwright
         self._browser = self._playwright = None
         self.browser_pid = self.driver_pid = 0

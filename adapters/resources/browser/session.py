@@ -51,7 +51,7 @@ class Session:
     async def make(cls, resource: str, host: BrowserHost, **options: Any) -> Session:
         """An empty context. Raises RuntimeDied."""
         try:
-            return cls(resource, LiveContext(await host.new_context(**options)))
+            return cls(resource, await host.new_context(**options))
         except PlaywrightError as error:
             raise RuntimeDied(f"the browser can't make a context: {_line(error)}", resource=resource) from error
 
