@@ -1,7 +1,7 @@
 """Drain: what is under way on a frozen environment ends, is revoked and joined, is fenced, or stops the transition.
 
 First the leases, then what the runtimes still do for the environment when every lease has ended (a thread after its
-response). Everything that was open at the freeze is accounted for by name.
+response). Whatever it waits for, cuts off or finds at rest is accounted for by name.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from statefork.engine.ports import Listener, Route, Services
 from statefork.journal.events import Event, TransitionBegun
 from statefork.journal.log import Journal
 from statefork.journal.store import open_state
-from statefork.journal.values import Identity
+from statefork.journal.values import Branch, Identity
 from tests.integration.upstream_kit import Upstream, open_upstream
 from tests.integration.web_kit import PROJECT
 
@@ -110,6 +110,19 @@ class Scene:
                     return record.position
         raise AssertionError("the journal was closed before a freeze")
 
+    def server_asked(self) -> anyio.Event:
+        """Set when a drain, whose leases have ended, has heard from the server what still runs."""
+        site: Any = self.kernel.resources["site"]
+        pending, asked = site.pending, anyio.Event()
+
+        async def ask(branch: Branch) -> Any:
+            names = await pending(branch)
+            asked.set()
+            return names
+
+        site.pending = ask
+        return asked
+
     def pipe(self, name: str) -> Path:
         """A named pipe that a view waits on."""
         path = self.tmp / f"pipe-{name}"
@@ -169,8 +182,9 @@ def check_held(held: tuple[Any, ...], expected: dict[str, str], *, others: tuple
     ways in ``others``: it is there or not, as it happens.
     """
     found = {entry.holder.split("?")[0]: entry.how for entry in held}
-    assert {name: found.get(name) for name in expected} == expected
-    assert {name: how for name, how in found.items() if name not in expected and how not in others} == {}
+    named = {name: found.pop(name, "not named") for name in expected}
+    assert named == expected, f"{named}, and {found}"
+    assert set(found.values()) <= set(others), found
 
 
 # --- what stands in a guard's place, when it is taken away ---------------------------------------------------------

@@ -171,6 +171,7 @@ async def open_everything(desk: Desk) -> None:
 async def continuing(desk: Desk) -> None:
     """A snapshot waits for what is open, holds what is at rest, refuses what arrives; then page and worker go on."""
     await open_everything(desk)
+    asked = desk.server_asked()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(desk.kernel.snapshot, "a", drain=DrainPolicy(deadline_s=20)))
         frozen = await desk.until_frozen()
@@ -178,8 +179,10 @@ async def continuing(desk: Desk) -> None:
         assert await desk.fate(BEACON, after=frozen) == 503
         assert await desk.fate(POLL, after=frozen, passes=False) == 503
         await desk.run("socket.send('during')")
-        for name in ("slow", "poll", "thread"):
-            await desk.write_line(name)
+        await desk.write_line("slow")
+        await desk.write_line("poll")
+        await asked.wait()
+        await desk.write_line("thread")
     moment = desk.kernel.world.capsule("a").moment
     await desk.until("seen.slow.endsWith('end') && seen.long.endsWith('end')")
     await desk.until("seen.socket.includes('echo during')")

@@ -99,12 +99,14 @@ async def arrive_late(scene: ByHand, socket: Socket) -> None:
 async def continuing(scene: ByHand) -> None:
     """A snapshot waits for what is open, holds what is at rest, refuses what arrives."""
     async with everything_open(scene) as (lines, events, socket):
+        asked = scene.server_asked()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(scene.kernel.snapshot, "a", drain=DrainPolicy(deadline_s=20)))
             await scene.until_frozen()
             await arrive_late(scene, socket)
             await scene.write_line("slow")
             assert await anext(lines) == "1"
+            await asked.wait()
             await scene.write_line("thread")
         assert await socket.next() == TextMessage(data="echo during")
         assert scene.messages.generations == {"before": 1, "during": 2}, "a message passed between freeze and publish"
