@@ -220,7 +220,7 @@ class Kernel:
         Raises InvalidAction (nothing was done), LeaseRevoked, RuntimeDied, and what ``lease`` raises.
         """
         self._acting.check(action)
-        entry = Entry(self._conductor, env, f"action {action.get('type') or action.get('do')}", "action")
+        entry = Entry(self._conductor, env, f"action {action.get('type')}", "action")
         async with entry as lease:
             deadline_s = self.settings.act_timeout_s if timeout_s is None else timeout_s
             return await self._acting.act(lease, entry.context, action, deadline_s)

@@ -5,7 +5,7 @@ outside the engine, and so survives a simulated crash, as files would. Tests ste
 awaited before and after every call and may fail (raise), stall (wait) or meddle (write); and they read and write
 contents directly, as raw clients of a real store would.
 
-Actions: ``{"do": "put", "key": …, "value": …}``, ``get``, ``delete``, ``add`` (``key``, ``amount``), ``fail`` (the
+Actions: ``{"type": "put", "key": …, "value": …}``, ``get``, ``delete``, ``add`` (``key``, ``amount``), ``fail`` (the
 world says no), ``wait`` (for ``world.signal(key)``), ``leave`` (work called ``key`` goes on in the background until
 ``world.finish(key)``); ``"in"`` names the resource where a contract has several.
 """
@@ -282,13 +282,13 @@ class MemoryResource:
 
     def check(self, action: Mapping[str, Json]) -> None:
         """Raises InvalidAction, naming the field."""
-        fields = _FIELDS.get(str(action.get("do")))
+        fields = _FIELDS.get(str(action.get("type")))
         if fields is None:
-            raise InvalidAction(f"do: {action.get('do')!r} is none of {', '.join(_FIELDS)}", field="do")
+            raise InvalidAction(f"type: {action.get('type')!r} is none of {', '.join(_FIELDS)}", field="type")
         if action.get("in", self.name) != self.name:
             raise InvalidAction(f"in: there is no resource {action.get('in')!r} to act on", field="in")
-        for name in sorted((action.keys() - {"do", "in"}) ^ fields):
-            raise InvalidAction(f"{name}: {action['do']} takes {', '.join(sorted(fields))}", field=name)
+        for name in sorted((action.keys() - {"type", "in"}) ^ fields):
+            raise InvalidAction(f"{name}: {action['type']} takes {', '.join(sorted(fields))}", field=name)
 
     async def act(self, binding: Binding, action: Mapping[str, Json]) -> Observation:
         """Carry out one action. Raises ActionFailed for ``fail``, and ResourceFailed on a quiesced branch."""
@@ -299,7 +299,7 @@ class MemoryResource:
             if namespace.quiesced:
                 raise ResourceFailed(f"{self.name} is quiesced", resource=self.name)
             key = str(action["key"])
-            match action["do"]:
+            match action["type"]:
                 case "put":
                     self.world.write(binding.branch, key, action["value"])
                 case "add":

@@ -165,7 +165,7 @@ class House:
 
 async def put(kernel: Kernel, env: str, key: str, value: Json, *, where: str = "db") -> ActResult:
     """An agent writes."""
-    result = await kernel.act(env, {"do": "put", "in": where, "key": key, "value": value})
+    result = await kernel.act(env, {"type": "put", "in": where, "key": key, "value": value})
     assert result.outcome == "ok", result
     return result
 

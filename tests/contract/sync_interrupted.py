@@ -21,7 +21,7 @@ import statefork
 from statefork.adapters.resources.memory import Call, MemoryResource
 
 NEVER = threading.Event()
-WAIT = {"do": "wait", "key": "never"}
+WAIT = {"type": "wait", "key": "never"}
 
 
 def say(word: str) -> None:
@@ -45,7 +45,7 @@ def steer(engine: statefork.sync.Engine, method: str, act: Callable[[], Any]) ->
 def opened(folder: Path) -> Iterator[statefork.sync.Engine]:
     """An engine whose environment ``a`` has something in it."""
     with statefork.sync.open_engine(folder / "notes.toml", state=folder / "state") as engine:
-        engine.create("a").act({"do": "put", "key": "kept", "value": "tea"})
+        engine.create("a").act({"type": "put", "key": "kept", "value": "tea"})
         yield engine
 
 
@@ -60,7 +60,7 @@ def in_a_call(folder: Path) -> dict[str, Any]:
             engine._engine.kernel.resources["page"].world.hook = None  # type: ignore[attr-defined]  # as in steer
             return {
                 "interrupted": True,
-                "kept": env.act({"do": "get", "key": "kept"}).value,
+                "kept": env.act({"type": "get", "key": "kept"}).value,
                 "ref": str(env.snapshot()),
             }
     return {}
@@ -116,7 +116,7 @@ def twice(folder: Path) -> dict[str, Any]:
             say("now")
             sys.stdin.readline()  # the engine's own thread stands still until the test has interrupted
 
-        engine.environment("a").act({"do": "put", "key": "more", "value": "cake"})
+        engine.environment("a").act({"type": "put", "key": "more", "value": "cake"})
         steer(engine, "seal", sealing)
         say("now")
         NEVER.wait()

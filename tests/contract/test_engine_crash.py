@@ -186,7 +186,7 @@ async def test_recovery_says_what_it_found_and_did() -> None:
         await put(kernel, "shop", "a", 1)
         await kernel.snapshot("shop")
         await put(kernel, "shop", "a", 2)
-        tasks.start_soon(kernel.act, "shop", {"do": "wait", "key": "never"})
+        tasks.start_soon(kernel.act, "shop", {"type": "wait", "key": "never"})
         house.world.hook = pause
         tasks.start_soon(kernel.create, "half")
         await pause.reached.wait()

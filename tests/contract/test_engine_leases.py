@@ -138,7 +138,7 @@ async def test_a_revoked_action_is_recorded_as_unknown(house: House) -> None:
 
         async def hang() -> None:
             try:
-                await kernel.act("shop", {"do": "wait", "key": "never"})
+                await kernel.act("shop", {"type": "wait", "key": "never"})
             except LeaseRevoked as error:
                 errors.append(error)
 
@@ -293,7 +293,7 @@ async def test_a_lease_on_a_parked_environment_activates_it_once(house: House) -
 async def test_background_work_is_drained_by_name(house: House) -> None:
     async with house.open() as kernel, anyio.create_task_group() as tasks:
         await kernel.create("shop")
-        await kernel.act("shop", {"do": "leave", "in": "app", "key": "mailer"})
+        await kernel.act("shop", {"type": "leave", "in": "app", "key": "mailer"})
         with pytest.raises(DrainTimeout, match="app: mailer"):
             await kernel.snapshot("shop", drain=QUICK)
         snapshot = Later(kernel.snapshot, "shop")
@@ -303,7 +303,7 @@ async def test_background_work_is_drained_by_name(house: House) -> None:
         await anyio.wait_all_tasks_blocked()
         house.world.finish("mailer")
         await snapshot.done()
-        await kernel.act("shop", {"do": "leave", "in": "app", "key": "mailer"})
+        await kernel.act("shop", {"type": "leave", "in": "app", "key": "mailer"})
         await kernel.snapshot("shop", drain=REVOKE)
         assert held(await house.events(TransitionDrained)) == [("app: mailer", "ended"), ("app: mailer", "revoked")]
 
@@ -312,7 +312,7 @@ async def test_background_work_that_cannot_be_ended(house: House) -> None:
     async with house.open() as kernel:
         await kernel.create("shop")
         house.world.unjoinable.add("thread 7")
-        await kernel.act("shop", {"do": "leave", "in": "app", "key": "thread 7"})
+        await kernel.act("shop", {"type": "leave", "in": "app", "key": "thread 7"})
         with pytest.raises(DrainTimeout, match="thread 7"):
             await kernel.snapshot("shop", drain=REVOKE)
         await kernel.reset("shop", drain=REVOKE)

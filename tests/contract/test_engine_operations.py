@@ -46,7 +46,7 @@ async def test_create_act_and_observe(house: House) -> None:
         assert house.content(kernel, "shop")["basket"] == ["tea"]
         seen = await kernel.observe("shop")
         assert seen.value == {"greeting": "hello", "basket": ["tea"]}
-        assert [event.action["do"] for event in await house.events(ActionBegun)] == ["put"]
+        assert [event.action["type"] for event in await house.events(ActionBegun)] == ["put"]
         (ended,) = await house.events(ActionEnded)
         assert ended.observation == first.observation
 
@@ -263,14 +263,14 @@ async def test_how_actions_end(house: House) -> None:
     async with house.open() as kernel:
         await kernel.create("shop")
         with pytest.raises(InvalidAction):
-            await kernel.act("shop", {"do": "dance"})
+            await kernel.act("shop", {"type": "dance"})
         with pytest.raises(InvalidAction):
-            await kernel.act("shop", {"do": "put", "key": "a"})
-        failed = await kernel.act("shop", {"do": "fail", "key": "no such button"})
+            await kernel.act("shop", {"type": "put", "key": "a"})
+        failed = await kernel.act("shop", {"type": "fail", "key": "no such button"})
         assert (failed.number, failed.outcome, failed.code) == (1, "failed", ActionFailed.code)
         assert "no such button" in failed.error
         assert failed.observation is not None
-        late = await kernel.act("shop", {"do": "wait", "key": "never"}, timeout_s=0.01)
+        late = await kernel.act("shop", {"type": "wait", "key": "never"}, timeout_s=0.01)
         assert (late.number, late.outcome, late.code) == (2, "unknown", "action_timeout")
         assert (await put(kernel, "shop", "a", 1)).number == 3
         assert [event.outcome for event in await house.events(ActionEnded)] == ["failed", "unknown", "ok"]
@@ -280,7 +280,7 @@ async def test_a_cancelled_action_is_unknown(house: House) -> None:
     async with house.open() as kernel:
         await kernel.create("shop")
         with anyio.move_on_after(0.01):
-            await kernel.act("shop", {"do": "wait", "key": "never"})
+            await kernel.act("shop", {"type": "wait", "key": "never"})
         (ended,) = await house.events(ActionEnded)
         assert ended.outcome == "unknown"
         await kernel.snapshot("shop")

@@ -296,7 +296,7 @@ async def test_agents_on_more_environments_than_slots(seed: int) -> None:
 async def test_an_action_that_fails_keeps_its_slot() -> None:
     async with open_house(1) as (_, kernel):
         await kernel.create("a")
-        result = await kernel.act("a", {"do": "fail", "in": "db", "key": "card"})
+        result = await kernel.act("a", {"type": "fail", "in": "db", "key": "card"})
         assert result.code == ActionFailed.code
         assert bound(kernel) == {"a"}
 

@@ -34,7 +34,7 @@ async def test_an_action_that_met_it_is_unknown_and_the_next_one_is_judged_by_it
 
             async def act() -> None:
                 with pytest.raises(RuntimeDied, match="connection refused") as caught:
-                    await kernel.act("shop", {"do": "wait", "in": "db", "key": "bell"})
+                    await kernel.act("shop", {"type": "wait", "in": "db", "key": "bell"})
                 assert caught.value.facts["environment"] == "shop"
 
             tasks.start_soon(act)

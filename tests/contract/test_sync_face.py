@@ -49,7 +49,7 @@ ASYNCHRONOUS = {"kernel", "blobs", "journal"}
 """Attributes of the asynchronous face that are themselves asynchronous objects, and stay on the engine's loop."""
 REVOKE = DrainPolicy(deadline_s=0.05, then="revoke", join_s=60.0)
 SETTINGS = Settings(drain_at_end=DrainPolicy(deadline_s=0.05, then="revoke", join_s=0.05))
-GET = {"do": "get", "key": "greeting"}
+GET = {"type": "get", "key": "greeting"}
 SECONDS_MAX = 60.0
 
 
@@ -69,7 +69,7 @@ def engine(contract: Path) -> Iterator[sync.Engine]:
 
 
 def put(key: str, value: Any) -> dict[str, Any]:
-    return {"do": "put", "key": key, "value": value}
+    return {"type": "put", "key": key, "value": value}
 
 
 def world(engine: sync.Engine) -> MemoryWorld:
@@ -147,7 +147,7 @@ def test_the_life_of_environments(engine: sync.Engine, contract: Path) -> None:
     assert str(env.snapshot()) == "a@2"
     left, right = engine.fork("a@2", n=2)
     left.act(put("basket", "coffee"))
-    assert right.act({"do": "get", "key": "basket"}).value == "tea"
+    assert right.act({"type": "get", "key": "basket"}).value == "tea"
     copy = engine.clone(env.ref, "copy")
     assert [found.name for found in engine.environments()] == ["a", "a-f1", "a-f2", "copy"]
     assert engine.environment("copy").capsule.env == "copy"
@@ -217,7 +217,7 @@ def test_a_lent_page_may_be_given_back_in_another_context(engine: sync.Engine) -
 def test_errors_come_through_unchanged_and_lead_from_the_caller_to_the_cause(engine: sync.Engine) -> None:
     env = engine.create("a")
     with pytest.raises(ActionFailed, match="the world says no") as caught:
-        env.act({"do": "fail", "key": "it"})
+        env.act({"type": "fail", "key": "it"})
     assert caught.value.seen.value == {"greeting": "hello"}
     functions = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert functions[0] == test_errors_come_through_unchanged_and_lead_from_the_caller_to_the_cause.__name__
@@ -284,14 +284,14 @@ def test_calls_of_several_threads_run_side_by_side(engine: sync.Engine) -> None:
     env = engine.create("a")
     acting = when_acting(engine)
     with ThreadPoolExecutor(8) as pool:
-        waiting = pool.submit(env.act, {"do": "wait", "key": "flag"})
+        waiting = pool.submit(env.act, {"type": "wait", "key": "flag"})
         assert acting.wait(SECONDS_MAX)
-        list(pool.map(lambda _: env.act({"do": "add", "key": "sum", "amount": 1}), range(50)))
+        list(pool.map(lambda _: env.act({"type": "add", "key": "sum", "amount": 1}), range(50)))
         children = list(pool.map(lambda number: engine.create(f"b{number}").ref.env, range(4)))
         assert not waiting.done()
         engine._calls.run(lambda: world(engine).signal("flag"))
         waiting.result(SECONDS_MAX)
-    assert env.act({"do": "get", "key": "sum"}).value == 50
+    assert env.act({"type": "get", "key": "sum"}).value == 50
     assert children == ["b0", "b1", "b2", "b3"]
 
 
@@ -357,7 +357,7 @@ def test_given_a_call_of_another_thread_when_the_engine_closes_then_it_ends_with
                 call: Any = pool.submit(env.evaluate, check)
             else:
                 begun = when_acting(engine)
-                call = pool.submit(env.act, {"do": "wait", "key": "never"})
+                call = pool.submit(env.act, {"type": "wait", "key": "never"})
             assert begun.wait(SECONDS_MAX)
         closed.set()
         assert isinstance(call.exception(SECONDS_MAX), LeaseRevoked | EngineClosed)

@@ -121,7 +121,7 @@ def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     return Commands(tmp_path / "state", capsys)
 
 
-PUT = '{"do": "put", "key": "basket", "value": "tea"}'
+PUT = '{"type": "put", "key": "basket", "value": "tea"}'
 
 
 def test_the_life_of_environments(tmp_path: Path, commands: Commands) -> None:
@@ -130,7 +130,7 @@ def test_the_life_of_environments(tmp_path: Path, commands: Commands) -> None:
         assert stat.S_IMODE(socket_path(commands.state).stat().st_mode) == 0o600
         assert commands.json("create", "a")["ref"] == "a@1"
         assert commands.json("act", "a", PUT)["value"] == "tea"
-        assert "value: tea" in commands("act", "a", '{"do": "get", "key": "basket"}')
+        assert "value: tea" in commands("act", "a", '{"type": "get", "key": "basket"}')
         assert commands.json("act", "a", "look")["value"] == {"greeting": "hello", "basket": "tea"}
         assert commands.json("snapshot", "a") == {"ref": "a@2", "env": "a", "generation": 2}
         children = commands.json("fork", "a@2", "--name", "b", "--name", "c")["children"]
@@ -158,7 +158,7 @@ def test_replaying_says_what_it_compared(tmp_path: Path, commands: Commands) -> 
     with engine(tmp_path, commands.state):
         commands("create", "a")
         for number in range(3):
-            commands("act", "a", json.dumps({"do": "add", "key": "count", "amount": number}))
+            commands("act", "a", json.dumps({"type": "add", "key": "count", "amount": number}))
         told = commands.json("replay", "a", "--keep")
         assert (told["verdict"], told["exact"], told["compared"]) == ("exact-observed", True, 3)
         assert "exact-observed: a from a@1, 3 of 3 steps compared (3 actions)" in commands("replay", "a")
@@ -265,9 +265,9 @@ def test_errors_of_the_engine_arrive_with_their_codes(tmp_path: Path, commands: 
             (("create", "a"), "environment_exists", 2),
             (("create", "Not A Name"), "unknown_ref", 2),
             (("act", "nobody", PUT), "unknown_environment", 2),
-            (("act", "a", '{"do": "fly"}'), "invalid_action", 2),
-            (("act", "a", '{"do": "fail", "key": "card"}'), "action_failed", 1),
-            (("act", "a", '{"do": "wait", "key": "bell"}', "--timeout", "0.05"), "action_timeout", 3),
+            (("act", "a", '{"type": "fly"}'), "invalid_action", 2),
+            (("act", "a", '{"type": "fail", "key": "card"}'), "action_failed", 1),
+            (("act", "a", '{"type": "wait", "key": "bell"}', "--timeout", "0.05"), "action_timeout", 3),
             (("act", "a", "look", "--screenshot", str(tmp_path / "now.png")), "usage", 2),
             (("restore", "a", "a@9"), "unknown_ref", 2),
             (("fork", "a@@1"), "unknown_ref", 2),

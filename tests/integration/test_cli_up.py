@@ -45,9 +45,9 @@ def test_more_environments_than_slots(tmp_path: Path, commands: Commands) -> Non
         assert running.ready["slots"] == {"kind": "desk", "limit": 2, "taken": [], "queue": []}
         for env in ("a", "b", "c"):
             commands("create", env)
-            commands("act", env, f'{{"do": "put", "key": "name", "value": "{env}"}}')
+            commands("act", env, f'{{"type": "put", "key": "name", "value": "{env}"}}')
         states = {one["env"]: one["state"] for one in commands.json("ls")["environments"]}
         assert states == {"a": "parked", "b": "serving", "c": "serving"}
-        assert "value: a" in commands("act", "a", '{"do": "get", "key": "name"}')
+        assert "value: a" in commands("act", "a", '{"type": "get", "key": "name"}')
         assert "its slot was needed" in commands("log", "b")
     commands("audit")

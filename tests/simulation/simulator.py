@@ -274,7 +274,7 @@ class Driver:
             after = deepcopy(before)
             after[store][self._env] = self._number
             self._truth.states[self._env] = [before, after]
-            action = {"do": "put", "in": store, "key": self._env, "value": self._number}
+            action = {"type": "put", "in": store, "key": self._env, "value": self._number}
             result = await self._simulation.tried(
                 f"{self._env} writes {self._number} into {store}",
                 lambda action=action: self._kernel.act(self._env, action),  # type: ignore[misc]  # bound at once

@@ -128,7 +128,7 @@ def _held(held: tuple[Held, ...]) -> str:
 def action_text(action: Mapping[str, Json]) -> str:
     """An action in one line: its kind, then its fields."""
     fields = [f"{key}={_value(value)}" for key, value in action.items() if key != "type"]
-    text = " ".join([str(action.get("type", action.get("do", "action"))), *fields])
+    text = " ".join([str(action.get("type", "action")), *fields])
     return text if len(text) <= TEXT_CHARS_MAX else f"{text[: TEXT_CHARS_MAX - 1]}…"
 
 

@@ -48,7 +48,7 @@ async def live(state: Path) -> None:
         ) as kernel:
             await kernel.create("a")
             for number in range(3):
-                await kernel.act("a", {"do": "put", "key": "k", "value": number})
+                await kernel.act("a", {"type": "put", "key": "k", "value": number})
                 path = kernel.bindings("a")["db"].address["path"]
                 with closing(sqlite3.connect(str(path), isolation_level=None)) as database:
                     database.execute("insert into note values (?)", (str(number),))

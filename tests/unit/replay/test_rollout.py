@@ -23,7 +23,7 @@ async def replay(house: House, kernel: Kernel, env: str, *, keep: bool = False) 
 
 async def do(kernel: Kernel, env: str, kind: str, key: str, **more: Json) -> None:
     """An action on the notes' database."""
-    await kernel.act(env, {"do": kind, "in": "db", "key": key, **more})
+    await kernel.act(env, {"type": kind, "in": "db", "key": key, **more})
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ async def test_a_difference_behind_an_opaque_action_blames_nobody(house: House) 
 async def test_an_unknown_outcome_leaves_it_unverified(house: House) -> None:
     async with house.open() as kernel:
         await kernel.create("a")
-        await kernel.act("a", {"do": "wait", "in": "db", "key": "bell"}, timeout_s=0.01)
+        await kernel.act("a", {"type": "wait", "in": "db", "key": "bell"}, timeout_s=0.01)
         house.world.signal("bell")
         result = await replay(house, kernel, "a")
     assert result.verdict == "unverified"
