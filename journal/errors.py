@@ -75,6 +75,12 @@ class EventInvalid(JournalError):
     code = "event_invalid"
 
 
+class StateForeign(JournalError):
+    """The directory has no journal and is not empty: it belongs to something else, and nothing is written into it."""
+
+    code = "state_foreign"
+
+
 class StateMissing(JournalError):
     """There is no journal at the named place, or it is empty, so there is nothing to read."""
 

@@ -32,8 +32,9 @@ class StateLock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
             raise JournalUnavailable(
-                f"The state directory {self._path.parent} can't be opened for writing: {error.strerror}",
+                f"The state directory {self._path.parent} can't be opened for writing: {why}",
                 hint="Give write permission, or choose another directory",
                 path=str(self._path.parent),
             ) from error

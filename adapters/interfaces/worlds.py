@@ -15,7 +15,7 @@ from types import ModuleType
 
 from statefork.adapters.interfaces.registry import adapter_names
 from statefork.engine.contract import Contract, load_contract
-from statefork.engine.errors import ContractError, MissingDependency
+from statefork.engine.errors import ContractError, MissingDependency, ResourceFailed
 
 Progress = Callable[[float, str], None]
 """Called with a fraction from 0 to 1 and a sentence about what is being done."""
@@ -77,7 +77,7 @@ def prepare_bases(contract: Contract, file: Path, state: Path, progress: Progres
     """The directory that the contract's ``base`` paths are relative to; built first where the contract says how.
 
     Building is atomic: an interrupted build leaves a ``.partial`` directory, which the next one removes. Bases of other
-    recipes stay: generations made from them may still be alive.
+    recipes stay: generations made from them may still be alive. Raises ResourceFailed when there is no room for them.
     """
     if contract.build is None:
         return file.parent
@@ -87,11 +87,26 @@ def prepare_bases(contract: Contract, file: Path, state: Path, progress: Progres
     if target.is_dir():
         return target
     partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    worlds.mkdir(parents=True, exist_ok=True)
-    if hasattr(module, "cached"):  # the user's cache has it, or gets it: each further state directory costs a copy
-        shutil.copytree(module.cached(progress), partial)
-    else:
-        module.build(partial, progress)
-    partial.rename(target)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        worlds.mkdir(parents=True, exist_ok=True)
+        if hasattr(module, "cached"):  # the user's cache has it, or gets it: each further state directory costs a copy
+            shutil.copytree(module.cached(progress), partial)
+        else:
+            module.build(partial, progress)
+        partial.rename(target)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise ResourceFailed(
+            f"the bases of {contract.name!r} can't be put into {worlds}: {_why(error)}",
+            hint="Make room or give write permission there, or choose another state directory; nothing was left behind",
+            path=str(worlds),
+        ) from error
     return target
+
+
+def _why(error: OSError) -> str:
+    """In one line: copying a tree collects its errors, and the first says it all."""
+    if isinstance(error, shutil.Error):
+        return str(error.args[0][0][2])
+    return str(error)

@@ -17,14 +17,15 @@ import psutil
 import pytest
 
 from statefork.adapters.interfaces.environment import Environment
-from statefork.adapters.interfaces.python import Engine
+from statefork.adapters.interfaces.python import Engine, open_engine
 from statefork.adapters.resources.browser.actions import Fill
 from statefork.engine.capsule import Generation
-from statefork.engine.errors import PartialFork, TransitionAborted
+from statefork.engine.errors import PartialFork, ResourceFailed, TransitionAborted
 from statefork.engine.settings import Settings
 from statefork.journal import events as happened
 from statefork.replay.audit import audit
 from statefork.worlds.shop import agents, evaluators
+from statefork.worlds.shop.build import cached
 from tests.integration.shop_kit import chromium, contexts, events, filled, judged, needs_shop, open_shop, shopper
 
 pytestmark = [
@@ -247,6 +248,20 @@ def write_row(env: Environment) -> None:
 
 
 ROOM_FOR_THE_JOURNAL = 700 * 1024  # and for an observation or two; a database of the shop needs twice as much
+
+
+@pytest.mark.root
+async def test_a_disk_without_room_for_the_base(shop_disk: Path) -> None:
+    state = shop_disk / "state"
+    cached(lambda fraction, text: None)
+    with filled(shop_disk, leave_bytes=1 << 20):
+        with pytest.raises(ResourceFailed, match=r"the bases of 'shop'.*No space left on device") as caught:
+            async with open_engine("shop", state=state):
+                pass
+        assert "Make room" in caught.value.hint
+        assert not await anyio.to_thread.run_sync(list, (state / "worlds").iterdir())
+    async with open_engine("shop", state=state) as engine:
+        await engine.create("env")
 
 
 @pytest.mark.parametrize("op", ["snapshot", "reset", "restore", "fork"])

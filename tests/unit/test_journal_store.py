@@ -18,7 +18,14 @@ import anyio
 import pytest
 
 from statefork.journal.conformance import everything, note, texts, to
-from statefork.journal.errors import BlobMissing, JournalCorrupt, JournalUnavailable, StateLocked, StateMissing
+from statefork.journal.errors import (
+    BlobMissing,
+    JournalCorrupt,
+    JournalUnavailable,
+    StateForeign,
+    StateLocked,
+    StateMissing,
+)
 from statefork.journal.eventfile import EventFile
 from statefork.journal.lock import StateLock
 from statefork.journal.schema import VIEWS
@@ -128,9 +135,34 @@ async def test_where_nothing_is_nothing_is_made(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_an_unusable_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(JournalUnavailable, match="file"):
+    with pytest.raises(JournalUnavailable, match="it is a file"):
+        async with open_state(tmp_path / "file", write=True):
+            pass
+    with pytest.raises(JournalUnavailable, match="Not a directory"):
         async with open_state(tmp_path / "file" / "state", write=True):
             pass
+
+
+@pytest.mark.anyio
+async def test_somebody_elses_directory_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(StateForeign, match=r"thesis\.tex"):
+        async with open_state(tmp_path, write=True):
+            pass
+    assert {name for _, _, names in os.walk(tmp_path) for name in names} == {"thesis.tex"}
+
+
+@pytest.mark.anyio
+async def test_what_an_opening_that_was_cut_short_left_is_ours(tmp_path: Path) -> None:
+    for name in ("worlds", "blobs", "resources", "logs", "runtimes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lock").touch()
+    (tmp_path / ".gitignore").write_text("*")
+    async with open_state(tmp_path, write=True) as state:
+        await state.journal.append(to("env/a", "1"))
+    (tmp_path / "notes.txt").write_text("about this state")
+    async with open_state(tmp_path, write=True) as state:
+        assert await texts(state.journal) == ["1"]
 
 
 @pytest.mark.anyio
