@@ -13,11 +13,11 @@ from typing import Any
 import anyio
 
 from statefork.engine.conductor import Conductor
-from statefork.engine.errors import ActionFailed, InvalidAction, NotReady
+from statefork.engine.errors import ActionFailed, InvalidAction, NotReady, ObservationLost
 from statefork.engine.leases import Lease
 from statefork.engine.ports import Actor
 from statefork.engine.staging import Context
-from statefork.journal.errors import StateforkError
+from statefork.journal.errors import JournalError, StateforkError
 from statefork.journal.events import ActionBegun, ActionEnded, EvaluationRecorded, Outcome
 from statefork.journal.values import Binding, Json, Observation, Value
 
@@ -101,7 +101,7 @@ class Acting:
         """Carry out one action under a lease that the caller has entered.
 
         Returns `failed` where the world said no and `unknown` past the deadline; both are results, not errors. Raises
-        RuntimeDied and whatever else ends the action from outside, after recording it as unknown.
+        RuntimeDied, ObservationLost and whatever else ends the action from outside, after recording it as unknown.
         """
         actor, binding = self.actor_of(context, action)
         span = _Span(self, lease, action)
@@ -116,6 +116,15 @@ class Acting:
                 return span.end("ok", None, seen)
             assert deadline.cancelled_caught
             return span.end("unknown", f"it took longer than {timeout_s:g} s", None, code="action_timeout")
+        except JournalError as error:  # of the blob store: the actor had acted already
+            span.end("unknown", error, None)
+            raise ObservationLost(
+                f"action {span.number} of {lease.env} was carried out, and what was seen then can't be stored: "
+                f"{error.message}",
+                hint=f"{error.hint}; look before acting again" if error.hint else "Look before acting again",
+                environment=lease.env,
+                action=span.number,
+            ) from error
         except BaseException as error:
             span.end("unknown", error if isinstance(error, Exception) else "it was cut short", None)
             raise

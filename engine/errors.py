@@ -158,7 +158,7 @@ class PartialFork(StateforkError):
         first = next(iter(failed.values()))
         super().__init__(
             f"{len(failed)} of {len(born) + len(failed)} children of {source} failed ({', '.join(failed)}): {first}",
-            hint="The others serve; fork again for the rest",
+            hint="The others serve; fork again for the rest" if born else "Nothing of it is left; fork again",
             source=source,
             born=", ".join(born),
             failed=", ".join(failed),
@@ -202,6 +202,12 @@ class ActionTimeout(StateforkError):
     """The action passed its deadline: its outcome is unknown."""
 
     code = "action_timeout"
+
+
+class ObservationLost(StateforkError):
+    """The action was carried out, and what was seen then could not be stored: its outcome is unknown."""
+
+    code = "observation_lost"
 
 
 class ForeignHandle(StateforkError):

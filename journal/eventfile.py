@@ -6,6 +6,7 @@ the streams, so that a cut-off end is seen. What comes before damage is delivere
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from statefork.journal.schema import APPLICATION_ID, FORMAT
 
 _DAMAGE = {0, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR}
 """Result codes that speak of the file's content; 0 is Python's own: text that is not UTF-8."""
+
+_ROOM_BYTES_MIN = 64 * 1024  # SQLite needs half of it beside the journal, for the index of the write-ahead log
 
 _COLUMNS = "position, CAST(stream AS BLOB), version, CAST(event AS BLOB), CAST(hash AS BLOB)"
 _ALL = f"SELECT {_COLUMNS} FROM events WHERE position > :after ORDER BY position LIMIT :count"
@@ -51,9 +54,13 @@ def translated(path: Path, position: int) -> Iterator[None]:
         code = primary_code(error)
         if code in _DAMAGE or not isinstance(error, sqlite3.OperationalError):
             raise corrupt(position, f"the file {path.name} itself is broken ({error})") from error
+        if shutil.disk_usage(path.parent).free < _ROOM_BYTES_MIN:
+            hint = "The disk is full: free space and try again; nothing was changed"
+        else:
+            hint = "Check the file's permissions and the disk, and that no other program holds the file locked"
         raise JournalUnavailable(
             f"The journal {path} can't be read: {error}",
-            hint="Check the file's permissions and the disk, and that no other program holds the file locked",
+            hint=hint,
             path=str(path),
         ) from error
 

@@ -19,10 +19,11 @@ import pytest
 from statefork.adapters.interfaces.environment import Environment
 from statefork.adapters.interfaces.python import Engine, open_engine
 from statefork.adapters.resources.browser.actions import Fill
-from statefork.engine.capsule import Generation
-from statefork.engine.errors import PartialFork, ResourceFailed, TransitionAborted
+from statefork.engine.capsule import Generation, Phase
+from statefork.engine.errors import ObservationLost, PartialFork, ResourceFailed, StateforkError, TransitionAborted
 from statefork.engine.settings import Settings
 from statefork.journal import events as happened
+from statefork.journal.errors import JournalUnavailable
 from statefork.replay.audit import audit
 from statefork.worlds.shop import agents, evaluators
 from statefork.worlds.shop.build import cached
@@ -248,6 +249,44 @@ def write_row(env: Environment) -> None:
 
 
 ROOM_FOR_THE_JOURNAL = 700 * 1024  # and for an observation or two; a database of the shop needs twice as much
+
+
+@pytest.mark.root
+async def test_a_full_disk_loses_nothing(shop_disk: Path) -> None:
+    state = shop_disk / "state"
+    async with open_shop(state) as engine:
+        scene = Scene(engine, await engine.create("env"))
+        await scene.begin()
+        env, old = scene.env, scene.env.capsule.moment
+        before = await everything(engine)
+        with filled(shop_disk, leave_bytes=0):
+            with pytest.raises(ObservationLost, match=r"was carried out.*No space left on device.*look before") as lost:
+                await env.act(Fill(selector="#id_first_name", value="unseen"))
+            for command in (env.snapshot, scene.reset, scene.restore, scene.fork, env.park):
+                with pytest.raises(StateforkError, match=r"disk.* is full.*Free space"):
+                    await command()
+            assert (env.capsule.moment, env.capsule.phase) == (old, Phase.SERVING)
+        assert await everything(engine) == before
+        async with env.page() as page:
+            assert await page.locator("#id_first_name").input_value() == "unseen"
+        ended = {event.number: event for event in await events(engine, "env", happened.ActionEnded)}  # type: ignore[attr-defined]
+        assert ended[lost.value.facts["action"]].outcome == "unknown"
+        for command in (env.snapshot, scene.reset, scene.restore, scene.fork):
+            await command()
+    with filled(shop_disk, leave_bytes=0), pytest.raises(JournalUnavailable, match="The disk is full"):
+        async with open_shop(state):
+            pass
+    async with open_shop(state) as engine:
+        assert engine.recovered.clean
+        await scene_again(engine)
+    assert audit(state).clean
+
+
+async def scene_again(engine: Engine) -> None:
+    """The checkout and its child are as they were left."""
+    for name in ("env", "child-0"):
+        env = engine.environment(name)
+        assert (await judged(env, evaluators.in_mid_checkout, shopper(env))).failed == ()
 
 
 @pytest.mark.root

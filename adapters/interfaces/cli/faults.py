@@ -21,6 +21,7 @@ from statefork.engine.errors import (
     ContractError,
     InDoubt,
     LeaseRevoked,
+    ObservationLost,
     PartialFork,
     ResourceFailed,
     RuntimeDied,
@@ -34,7 +35,7 @@ EXIT_CANNOT = 2
 EXIT_UNKNOWN = 3
 EXIT_INTERRUPTED = 130
 
-_UNKNOWN = (ActionTimeout, LeaseRevoked, InDoubt, RuntimeDied, EngineLost)
+_UNKNOWN = (ActionTimeout, ObservationLost, LeaseRevoked, InDoubt, RuntimeDied, EngineLost)
 
 
 class UsageError(StateforkError):
