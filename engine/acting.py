@@ -21,6 +21,9 @@ from statefork.journal.errors import JournalError, StateforkError
 from statefork.journal.events import ActionBegun, ActionEnded, EvaluationRecorded, Outcome
 from statefork.journal.values import Binding, Json, Observation, Value
 
+NESTING_MAX = 32
+"""Levels of lists and objects in an action: more than any has, and far from where readers of journals give up."""
+
 OPAQUE: dict[str, Json] = {"type": "opaque"}
 """What the journal holds in the place of an action that can't be recorded."""
 
@@ -86,6 +89,8 @@ class Acting:
 
     def check(self, action: Mapping[str, Json]) -> None:
         """Raises InvalidAction unless one of the actors knows the action."""
+        if _is_deeper(action, NESTING_MAX):
+            raise InvalidAction(f"the action is nested more than {NESTING_MAX} levels deep", most=NESTING_MAX)
         refused: InvalidAction | None = None
         for actor in self._actors.values():
             try:
@@ -168,6 +173,17 @@ class Acting:
             ),
         )
         return float(score)
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether lists and objects are nested deeper than that."""
+    layer = [value]
+    for _ in range(levels):
+        inner = [one.values() if isinstance(one, Mapping) else one for one in layer if isinstance(one, Mapping | list)]
+        layer = [item for items in inner for item in items]
+        if not layer:
+            return False
+    return True
 
 
 class _Span:

@@ -104,10 +104,10 @@ class EngineClosed(StateforkError):
     code = "engine_closed"
 
 
-class LimitExceeded(StateforkError):
+class LimitReached(StateforkError):
     """More was asked for at once than the engine takes. ``facts``: limit (its name in Settings), most, asked."""
 
-    code = "limit_exceeded"
+    code = "limit_reached"
 
 
 class NoSlot(StateforkError):
@@ -158,7 +158,7 @@ class PartialFork(StateforkError):
         first = next(iter(failed.values()))
         super().__init__(
             f"{len(failed)} of {len(born) + len(failed)} children of {source} failed ({', '.join(failed)}): {first}",
-            hint="The others serve; fork again for the rest" if born else "Nothing of it is left; fork again",
+            hint="The others serve; fork again for the rest" if born else "Nothing of them is left; fork again",
             source=source,
             born=", ".join(born),
             failed=", ".join(failed),

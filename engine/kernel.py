@@ -23,7 +23,7 @@ from statefork.engine.collect import GcReport, collect
 from statefork.engine.conductor import Conductor
 from statefork.engine.contract import Contract
 from statefork.engine.entry import Entry
-from statefork.engine.errors import EnvironmentExists, LimitExceeded, NotReady, StateforkError
+from statefork.engine.errors import EnvironmentExists, LimitReached, NotReady, StateforkError
 from statefork.engine.ledger import Ledger
 from statefork.engine.lifecycle import closing, opening
 from statefork.engine.ports import AdmissionRequest, Blobs, Clock, RequestLease, Resource
@@ -68,6 +68,7 @@ class Kernel:
         self.resources: Mapping[str, Resource] = conductor.resources
         self.settings: Settings = conductor.settings
         self.recovered = recovered
+        self.not_parked: tuple[str, ...] = ()  # once it is closed: whose tails the next opening has to give up
         self.environments: Mapping[str, Capsule] = MappingProxyType(self.world.environments)
         self.slots: Slots = conductor.seating.slots
         self._conductor = conductor
@@ -118,7 +119,7 @@ class Kernel:
 
         The present is one continuing snapshot for all children; the source serves again when it is published, before
         the first child is staged. Each child then succeeds or fails on its own. Raises what ``snapshot`` raises,
-        UnknownRef, EnvironmentExists (a name given twice), LimitExceeded.
+        UnknownRef, EnvironmentExists (a name given twice), LimitReached.
         """
         self.check_children(len(children))
         for name, times in Counter(children).items():
@@ -152,10 +153,10 @@ class Kernel:
         return [results[name] for name in children]
 
     def check_children(self, number: int) -> None:
-        """Raises LimitExceeded unless one fork may have so many children."""
+        """Raises LimitReached unless one fork may have so many children."""
         most = self.settings.children_max
         if not 1 <= number <= most:
-            raise LimitExceeded(
+            raise LimitReached(
                 f"a fork has 1 to {most} children, not {number}",
                 hint="Fork several times, or raise children_max in the engine's settings." if number > most else "",
                 limit="children_max",
@@ -277,6 +278,15 @@ class Kernel:
             ),
         )
 
+    def hurry(self) -> None:
+        """Give up what closing waits for, now or later: what is not parked by then is recovered at the next opening."""
+        self._conductor.hurried.set()
+        self._conductor.patience.cancel()
+
+    async def hurried(self) -> None:
+        """Return when somebody has called ``hurry``."""
+        await self._conductor.hurried.wait()
+
     # --- looking ----------------------------------------------------------------------------------------------------
 
     def histories(self) -> Mapping[str, Capsule]:
@@ -325,7 +335,8 @@ async def open_kernel(
     ledger = await Ledger.load(journal, clock, settle_s=settings.settle_s)
     conductor = Conductor(ledger, contract, resources, settings)
     async with opening(conductor, pid=os.getpid(), release=version("statefork")) as (run, report):
+        kernel = Kernel(conductor, Bases(conductor), blobs, report)
         try:
-            yield Kernel(conductor, Bases(conductor), blobs, report)
+            yield kernel
         finally:
-            await closing(conductor, run)
+            kernel.not_parked = await closing(conductor, run)

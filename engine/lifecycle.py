@@ -71,8 +71,13 @@ async def _stop(resource: Resource, deadline_s: float) -> None:
         _logger.error("%s did not stop within %g s", resource.name, deadline_s)
 
 
-async def closing(conductor: Conductor, run: str) -> None:
-    """Park every environment, and say so if all are. Never raises: what is not parked is recovered at the next open."""
+async def closing(conductor: Conductor, run: str) -> tuple[str, ...]:
+    """Park every environment, and say so if all are; the names of those that are not: the next opening recovers them.
+
+    Gives up at ``close_s``, and when ``conductor.patience`` is cancelled.
+
+    Never raises.
+    """
     limiter = anyio.CapacityLimiter(conductor.settings.parallel_max)
     ledger = conductor.ledger
 
@@ -84,15 +89,20 @@ async def closing(conductor: Conductor, run: str) -> None:
                 _logger.warning("%s could not be parked and will be recovered at the next open: %s", env, error)
                 _logger.debug("why %s could not be parked", env, exc_info=True)
 
+    left: tuple[str, ...] = ()
     with anyio.CancelScope(shield=True):
-        with anyio.move_on_after(conductor.settings.close_s):
+        patience = conductor.patience
+        patience.deadline = anyio.current_time() + conductor.settings.close_s
+        with patience:
             async with anyio.create_task_group() as tasks:
                 for env, live in list(conductor.lives.items()):
                     if live.context is not None and not live.doubt:
                         tasks.start_soon(park, env)
-        capsules = ledger.world.environments.values()
-        if all(capsule.phase in (Phase.PARKED, Phase.RETIRED) for capsule in capsules):
+        resting = (Phase.PARKED, Phase.RETIRED)
+        left = tuple(env for env, capsule in ledger.world.environments.items() if capsule.phase not in resting)
+        if not left:
             try:
                 await ledger.append_engine(EngineStopped(at=ledger.clock.now(), run=run))
             except JournalError:
                 _logger.warning("the end of %s can't be journaled", run, exc_info=True)
+    return left

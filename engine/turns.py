@@ -76,6 +76,8 @@ class Turns:
         self.resources = resources
         self.settings = settings
         self.sharing = Sharing()
+        self.patience = anyio.CancelScope()  # around the parking of everything at the end
+        self.hurried = anyio.Event()  # nobody has patience any more
         self.lives: dict[str, Live] = {}
         self.seating = Seating(ledger, resources, settings, self.lives, self.give_way)
         self._ids = lease_ids()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -58,8 +58,16 @@ class LateAdmission:
         self._there().record_input(lease, method=method, url=url, headers=headers, body=body, status=status)
 
 
-def _silent(fraction: float, text: str) -> None:
-    """The progress of nobody."""
+def _telling(progress: Progress | None) -> Progress:
+    """For the thread that builds: tell how far it is, unless nobody waits for it any more."""
+
+    def tell(fraction: float, text: str) -> None:
+        with suppress(anyio.NoEventLoopError):  # a world may report from a thread of its own
+            anyio.from_thread.check_cancelled()
+        if progress is not None:
+            progress(fraction, text)
+
+    return tell
 
 
 @asynccontextmanager
@@ -73,7 +81,7 @@ async def assemble(
         check_bases(parsed, file.parent)
     async with open_state(state, write=True) as opened:
         await anyio.to_thread.run_sync(reap_leftovers, opened.path, opened.journal.id)
-        base_dir = await anyio.to_thread.run_sync(prepare_bases, parsed, file, opened.path, progress or _silent)
+        base_dir = await anyio.to_thread.run_sync(prepare_bases, parsed, file, opened.path, _telling(progress))
         check_bases(parsed, base_dir)
         admission = LateAdmission()
         async with open_gateway(admission, name=opened.journal.id) as gateway:

@@ -88,7 +88,7 @@ class Engine:
         """``n`` children that continue from a moment: the present (one snapshot for all), or a published generation.
 
         Children are called ``<parent>-f1`` and so on unless ``names`` says otherwise. Each succeeds or fails on its
-        own: PartialFork carries the survivors' names and the others' errors. Raises UnknownRef, LimitExceeded.
+        own: PartialFork carries the survivors' names and the others' errors. Raises UnknownRef, LimitReached.
         """
         ref = as_ref(ref)
         self.kernel.check_children(len(names) if names is not None else n)

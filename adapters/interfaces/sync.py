@@ -15,11 +15,10 @@ calls raise EngineClosed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import msgspec
 
 from statefork.adapters.interfaces import environment as waiting
@@ -290,14 +289,8 @@ def open_engine(
     bases are built, in another thread. Raises ContractError, MissingDependency, StateLocked, JournalCorrupt.
     """
 
-    def told(fraction: float, text: str) -> None:
-        with suppress(anyio.NoEventLoopError):  # a world may report from a thread of its own
-            anyio.from_thread.check_cancelled()  # building takes a minute, and ends here after Ctrl-C
-        if progress is not None:
-            progress(fraction, text)
-
     def opening() -> AbstractAsyncContextManager[python.Engine]:
-        return python.open_engine(contract, state=state, slots=slots, settings=settings, progress=told)
+        return python.open_engine(contract, state=state, slots=slots, settings=settings, progress=progress)
 
     loop = LoopThread(opening, "statefork engine")
     try:

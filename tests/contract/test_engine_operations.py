@@ -27,7 +27,7 @@ from statefork.journal.events import (
     EvaluationRecorded,
     GenerationPublished,
 )
-from statefork.journal.values import Moment
+from statefork.journal.values import Json, Moment
 from tests.contract.engine_kit import CONTRACT, House, put
 
 pytestmark = pytest.mark.anyio
@@ -274,6 +274,19 @@ async def test_how_actions_end(house: House) -> None:
         assert (late.number, late.outcome, late.code) == (2, "unknown", "action_timeout")
         assert (await put(kernel, "shop", "a", 1)).number == 3
         assert [event.outcome for event in await house.events(ActionEnded)] == ["failed", "unknown", "ok"]
+
+
+async def test_an_action_is_not_nested_without_end(house: House) -> None:
+    nested: Json = 1
+    for _ in range(5000):
+        nested = [nested]
+    async with house.open() as kernel:
+        await kernel.create("shop")
+        with pytest.raises(InvalidAction, match="32 levels"):
+            await put(kernel, "shop", "k", nested)
+        assert await house.events(ActionBegun) == []
+        await put(kernel, "shop", "k", {"a": [{"b": [1]}]})
+        await kernel.snapshot("shop")
 
 
 async def test_a_cancelled_action_is_unknown(house: House) -> None:

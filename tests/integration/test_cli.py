@@ -130,7 +130,7 @@ def test_the_life_of_environments(tmp_path: Path, commands: Commands) -> None:
         assert stat.S_IMODE(socket_path(commands.state).stat().st_mode) == 0o600
         assert commands.json("create", "a")["ref"] == "a@1"
         assert commands.json("act", "a", PUT)["value"] == "tea"
-        assert "value: tea" in commands("act", "a", '{"type": "get", "key": "basket"}')
+        assert "value: tea" in commands("act", "a", "get", "--key", "basket")
         assert commands.json("act", "a", "look")["value"] == {"greeting": "hello", "basket": "tea"}
         assert commands.json("snapshot", "a") == {"ref": "a@2", "env": "a", "generation": 2}
         children = commands.json("fork", "a@2", "--name", "b", "--name", "c")["children"]
@@ -147,7 +147,7 @@ def test_the_life_of_environments(tmp_path: Path, commands: Commands) -> None:
         audited = commands.json("audit")
         assert (audited["clean"], audited["exit_code"]) == (True, 0)
         status, said = running.end()
-        assert (status, json.loads(said)) == (0, {"closed": True})
+        assert (status, json.loads(said)) == (0, {"closed": True, "not_parked": []})
     assert not socket_path(commands.state).exists()
     states = {env["env"]: env["state"] for env in commands.json("ls")["environments"]}
     assert states == {"a": "parked", "b": "parked", "c": "parked"}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import sqlite3
+import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.integration import test_cli
-from tests.integration.test_cli import Commands, engine
+from tests.integration.test_cli import CONTRACT, PROGRAM, READY_S, Commands, Engine, engine, read_line
 
 commands = test_cli.commands
 
@@ -24,7 +28,7 @@ def test_a_reader_that_has_gone_does_not_end_it(tmp_path: Path, commands: Comman
         running.process.send_signal(how)
         assert running.process.stderr is not None
         assert running.process.stderr.read() == ""
-        assert running.process.wait(timeout=test_cli.READY_S) == 0
+        assert running.process.wait(timeout=READY_S) == 0
     assert "1 action" not in commands("log", "a")
     commands("audit")
 
@@ -33,14 +37,14 @@ def test_more_children_than_a_fork_may_have(tmp_path: Path, commands: Commands) 
     with engine(tmp_path, tmp_path / "state"):
         commands("create", "a")
         said = commands("fork", "a", "-n", "1000000", status=2)
-        assert said.startswith("error[limit_exceeded]: a fork has 1 to 1000 children, not 1000000.")
+        assert said.startswith("error[limit_reached]: a fork has 1 to 1000 children, not 1000000.")
         assert "children_max" in said
         assert [one["env"] for one in commands.json("ls")["environments"]] == ["a"]
         assert "[usage]" in commands("fork", "a", "-n", "0", status=2)
 
 
 def test_more_environments_than_slots(tmp_path: Path, commands: Commands) -> None:
-    contract = test_cli.CONTRACT.replace("initial", 'slot = "desk"\ninitial')
+    contract = CONTRACT.replace("initial", 'slot = "desk"\ninitial')
     with engine(tmp_path, tmp_path / "state", contract, "--slots", "2") as running:
         assert running.ready["slots"] == {"kind": "desk", "limit": 2, "taken": [], "queue": []}
         for env in ("a", "b", "c"):
@@ -50,4 +54,38 @@ def test_more_environments_than_slots(tmp_path: Path, commands: Commands) -> Non
         assert states == {"a": "parked", "b": "serving", "c": "serving"}
         assert "value: a" in commands("act", "a", '{"type": "get", "key": "name"}')
         assert "its slot was needed" in commands("log", "b")
+    commands("audit")
+
+
+def test_an_engine_that_could_not_park_everything_says_so(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, tmp_path / "state") as running:
+        commands("create", "a")
+        (database,) = (tmp_path / "state/resources/db/branches").glob("a-*/db.sqlite3")
+        with closing(sqlite3.connect(database, isolation_level=None)) as raw:
+            raw.execute("BEGIN IMMEDIATE")
+            status, said = running.end()
+    assert status == 1
+    assert json.loads(said) == {"closed": True, "not_parked": ["a"]}
+
+
+def test_a_second_interrupt_gives_up_on_closing(tmp_path: Path, commands: Commands) -> None:
+    Engine(tmp_path, tmp_path / "state", CONTRACT, ())
+    up = (*PROGRAM, "up", str(tmp_path / "notes.toml"), "--state", str(tmp_path / "state"))
+    waiting = (*PROGRAM, "act", "a", '{"type": "wait", "key": "bell"}', "--state", str(tmp_path / "state"))
+    with subprocess.Popen(up, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while "Ctrl-C closes it" not in read_line(process):
+            pass
+        commands("create", "a")
+        with subprocess.Popen(waiting, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as agent:
+            while "wait key='bell'" not in commands("log", "a"):  # which parking waits for
+                pass
+            process.send_signal(signal.SIGINT)
+            while "Closing" not in read_line(process):
+                pass
+            process.send_signal(signal.SIGINT)
+            assert agent.wait(timeout=READY_S) in (2, 3)
+        said, told = process.communicate(timeout=READY_S)
+    assert (process.returncode, told, said) == (130, "interrupted\n", "Closed.\n")
+    with engine(tmp_path, tmp_path / "state") as running:
+        assert running.ready["recovered"]["lost"] == {"a": [1]}
     commands("audit")

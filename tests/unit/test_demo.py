@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import psutil
 import pytest
 import typer
 from rich.console import Console
@@ -20,6 +21,7 @@ from statefork.adapters.interfaces.cli.faults import EXIT_CANNOT, exit_status, o
 from statefork.engine.errors import ContractError, MissingDependency, TransitionAborted
 from statefork.worlds.shop import demo as scenario
 from statefork.worlds.shop import show
+from statefork.worlds.shop.build import build
 from statefork.worlds.shop.report import (
     Audited,
     Branching,
@@ -206,3 +208,21 @@ async def test_what_fails_in_one_environment_does_not_hide_the_others(tmp_path: 
     assert demo.errors[""] == ["memory with 1: RuntimeError: nobody counts here"]
     await demo.reset()  # shop-3 is not there to be reset: nothing is done, and nothing raised
     assert demo.replayed is None
+
+
+def test_a_build_ends_at_once_when_nobody_wants_it_any_more(tmp_path: Path) -> None:
+    """Its progress is told also while the child is silent, so that a Ctrl-C need not wait for the next table."""
+    told: list[str] = []
+
+    class Enough(Exception):
+        pass
+
+    def progress(fraction: float, text: str) -> None:
+        told.append(text)
+        raise Enough
+
+    with pytest.raises(Enough):
+        build(tmp_path / "base", progress)
+    assert told == ["starting"]
+    assert list(tmp_path.iterdir()) == []
+    assert psutil.Process().children() == []

@@ -50,7 +50,13 @@ class InternalError(StateforkError):
     code = "internal"
 
 
-_FAILED = (ActionFailed, TransitionAborted, PartialFork, ResourceFailed, InternalError)
+class NotParked(StateforkError):
+    """The engine was closed, and could not park every environment: their tails are lost."""
+
+    code = "not_parked"
+
+
+_FAILED = (NotParked, ActionFailed, TransitionAborted, PartialFork, ResourceFailed, InternalError)
 
 
 def _codes(kinds: tuple[type[StateforkError], ...]) -> frozenset[str]:

@@ -146,6 +146,11 @@ def invoke(words: list[str]) -> int:
         return EXIT_INTERRUPTED
     except ExceptionGroup as group:
         return _tell(_first(group), words)
+    except BaseExceptionGroup as group:  # a second Ctrl-C, in the middle of closing
+        if group.subgroup((KeyboardInterrupt, SystemExit)) is None:
+            raise
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 -- the last net: people get a line, not a traceback
         return _tell(_internal(error), words)
 

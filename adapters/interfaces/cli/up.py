@@ -6,18 +6,22 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
 from anyio.abc import TaskStatus
 
+from statefork.adapters.interfaces.cli.faults import EXIT_INTERRUPTED, EXIT_NOT_AS_IT_SHOULD_BE, NotParked
 from statefork.adapters.interfaces.cli.options import STATE, StateOption
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.adapters.interfaces.cli.sentences import counted
+
+if TYPE_CHECKING:
+    from statefork.engine.kernel import Kernel
 
 EXAMPLES = """
     statefork up shop                     a packaged world
@@ -52,19 +56,29 @@ def up(
     and lost actions are named.
     """
     out = Out()
-    if not anyio.run(_serve, contract, state, slots, out, as_json, backend="trio"):
-        raise KeyboardInterrupt
+    not_parked = anyio.run(_serve, contract, state, slots, out, as_json, backend="trio")
+    if not_parked is None:
+        print("interrupted", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not_parked and as_json:
+        raise typer.Exit(EXIT_NOT_AS_IT_SHOULD_BE)
+    if not_parked:
+        raise NotParked(
+            f"{', '.join(not_parked)} could not be parked",
+            hint="What came after their last generation is given up by the next opening, which names the lost actions",
+            environments=" ".join(not_parked),
+        )
 
 
-async def _serve(contract: str, state: Path, slots: int | None, out: Out, as_json: bool) -> bool:
-    """Serve until told to stop. False: that came before anything was served."""
+async def _serve(contract: str, state: Path, slots: int | None, out: Out, as_json: bool) -> tuple[str, ...] | None:
+    """Serve until told to stop; the environments that could not be parked. None: it was interrupted."""
     from statefork.adapters.interfaces.control.protocol import Status
     from statefork.adapters.interfaces.control.server import serve_control
     from statefork.adapters.interfaces.control.verbs import VERBS
     from statefork.adapters.interfaces.python import open_engine
 
-    ready = False
-    async with _told_to_stop(lambda: ready) as stop:
+    not_parked: tuple[str, ...] | None = None
+    async with _told_to_stop() as told:
         with ExitStack() as bars:
             bar = bars.enter_context(out.progress(f"opening {contract}"))
             async with (
@@ -72,23 +86,24 @@ async def _serve(contract: str, state: Path, slots: int | None, out: Out, as_jso
                 serve_control(engine) as door,
             ):
                 bars.close()
-                ready = True
+                told.kernel = engine.kernel
                 status = await VERBS["status"].answer(engine, Status())
                 with _somebody_may_read():
                     if as_json:
                         _line({"ready": True, "control": str(door), **status})
                     else:
                         _say(out, status, door)
-                await stop.wait()
+                await told.to_stop.wait()
                 with _somebody_may_read():
                     if not as_json:
                         out.say("Closing: parking every environment. Ctrl-C again gives up on it.")
+        not_parked = engine.kernel.not_parked
         with _somebody_may_read():
             if as_json:
-                _line({"closed": True})
+                _line({"closed": True, "not_parked": list(not_parked)})
             else:
                 out.say("Closed.")
-    return ready
+    return None if told.times > 1 else not_parked
 
 
 @contextmanager
@@ -106,25 +121,46 @@ def _line(value: dict[str, Any]) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
+class _Told:
+    """How often it was told to stop, and what there is to close. A Ctrl-C of Python's own could hit anything."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.to_stop = anyio.Event()
+        self.kernel: Kernel | None = None
+
+    def again(self, opening: anyio.CancelScope) -> None:
+        """The first time ends the serving (or the opening), the second gives up on parking, the third on everything."""
+        self.times += 1
+        self.to_stop.set()
+        if self.times == 1 and self.kernel is None:
+            opening.cancel()
+        if self.times == 2 and self.kernel is not None:
+            self.kernel.hurry()
+        if self.times > 2:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 @asynccontextmanager
-async def _told_to_stop(ready: Callable[[], bool]) -> AsyncIterator[anyio.Event]:
-    """Set by the first Ctrl-C or SIGTERM, which cancels the body while it is not ready; a second one acts as usual."""
-    stop = anyio.Event()
+async def _told_to_stop() -> AsyncIterator[_Told]:
+    """Listens for Ctrl-C and SIGTERM around the body."""
+    told = _Told()
 
     async with anyio.create_task_group() as tasks:
 
-        async def listen(*, task_status: TaskStatus[None]) -> None:
-            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                task_status.started()
+        async def listen(*, task_status: TaskStatus[anyio.CancelScope]) -> None:
+            scope = anyio.CancelScope(shield=True)  # also while the opening is being cancelled
+            with scope, anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                task_status.started(scope)
                 async for _ in signals:
-                    stop.set()
-                    if not ready():
-                        tasks.cancel_scope.cancel()
-                    return
+                    told.again(tasks.cancel_scope)
 
-        await tasks.start(listen)
-        yield stop
-        tasks.cancel_scope.cancel()
+        listening = await tasks.start(listen)
+        try:
+            yield told
+        finally:
+            listening.cancel()
 
 
 def _say(out: Out, status: dict[str, Any], door: Path) -> None:

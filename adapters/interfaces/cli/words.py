@@ -79,6 +79,8 @@ def _from_json(text: str) -> dict[str, Json]:
         action = json.loads(text)
     except ValueError as error:
         raise UsageError(f"the action is not valid JSON: {error}") from None
+    except RecursionError:
+        raise UsageError("the action is nested too deep") from None
     if not isinstance(action, dict):
         raise UsageError("the action is not a JSON object")
     return action

@@ -98,13 +98,26 @@ async def serve_control(engine: Engine) -> AsyncIterator[Path]:
         config.bind = [f"fd://{os.dup(door.fileno())}"]
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_serve, application(engine), config, closed.wait)
+                tasks.start_soon(_serve_until, engine, config, closed.wait)
                 try:
                     yield path
                 finally:
                     closed.set()
         finally:
             path.unlink(missing_ok=True)
+
+
+async def _serve_until(engine: Engine, config: Config, until: Callable[[], Awaitable[Any]]) -> None:
+    """Serve, and let requests under way end; where closing is hurried they are cut off."""
+
+    async def cut_off() -> None:
+        await engine.kernel.hurried()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cut_off)
+        await _serve(application(engine), config, until)
+        tasks.cancel_scope.cancel()
 
 
 async def _serve(app: Any, config: Config, until: Callable[[], Awaitable[Any]]) -> None:

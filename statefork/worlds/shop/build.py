@@ -11,19 +11,21 @@ import hashlib
 import io
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 from statefork.engine.errors import ResourceFailed
 
 Progress = Callable[[float, str], None]
-"""Called with a fraction from 0 to 1 and a text that says what is being done."""
+"""Called with a fraction from 0 to 1 and a text that says what is being done. What it raises ends the building."""
 
+SILENCE_S = 0.25  # after this long without news of the child, progress is told once more
 HERE = Path(__file__).resolve().parent
 
 # Where one is missing this import fails with PackageNotFoundError: a ModuleNotFoundError that bears the name.
@@ -78,15 +80,15 @@ def _run(directory: Path, progress: Progress) -> None:
     }
     command = [sys.executable, "-m", __name__, str(directory)]
     said: deque[str] = deque(maxlen=20)
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
-        assert child.stdout is not None
+    fraction, text = 0.0, "starting"
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
         try:
-            for line in child.stdout:
+            for line in _lines(child):
                 if line.startswith("@"):
                     fraction, text = json.loads(line[1:])
-                    progress(fraction, text)
-                else:
-                    said.append(line.rstrip())
+                elif line:
+                    said.append(line)
+                progress(fraction, text)  # also in silence: it may raise, and then the child ends at once
         except BaseException:
             child.kill()
             raise
@@ -94,6 +96,23 @@ def _run(directory: Path, progress: Progress) -> None:
         raise ResourceFailed(
             f"building the shop ended with status {child.returncode}: {' / '.join(said)}", resource="shop"
         )
+
+
+def _lines(child: subprocess.Popen[bytes]) -> Iterator[str]:
+    """What the child says, line by line; an empty one whenever it has been silent for a while."""
+    assert child.stdout is not None
+    file, rest = child.stdout.fileno(), b""
+    while True:
+        readable, _, _ = select.select([file], [], [], SILENCE_S)
+        if not readable:
+            yield ""
+            continue
+        data = os.read(file, 1 << 16)
+        if not data:
+            break
+        *whole, rest = (rest + data).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    yield rest.decode(errors="replace")
 
 
 def _report(fraction: float, text: str) -> None:
@@ -108,7 +127,7 @@ class _Migrations(io.StringIO):
     def write(self, text: str) -> int:
         if "OK" in text:
             self.applied += 1
-            if self.applied % 20 == 0:
+            if self.applied % 5 == 0:
                 _report(min(0.02 + 0.43 * self.applied / 160, 0.45), "creating tables")
         return len(text)
 
