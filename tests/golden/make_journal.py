@@ -2,8 +2,8 @@
 
     python tests/golden/make_journal.py tests/golden/journal-v2
 
-It is run once for each format, and what it made is never made again: it must stay readable for ever. So it refuses to
-write where there is something already.
+It is run once for each format, and once more beside it when kinds of events were added (``journal-v1-slots``); what it
+made is never made again: it must stay readable for ever. So it refuses to write where there is something already.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def appends() -> Iterator[tuple[Append, ...]]:
                 ev.LeaseRevoked(
                     at=T + 10, env="shop-1", generation=1, lease=2, holder="GET /slow", reason="drain deadline"
                 ),
+                ev.EnvironmentQueued(at=T + 11, env="shop-1", kind="browser", position=2),
             ),
             ANY,
         ),
