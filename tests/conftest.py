@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from importlib.util import find_spec
-from typing import cast
+from typing import Any, cast
 
 import hypothesis
 import pytest
@@ -73,9 +73,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session when something was left behind; session-wide fixtures have ended by now."""
     factory = getattr(session.config, "_tmp_path_factory", None)
     folder = getattr(factory, "_basetemp", None)
-    left = session.config.stash[LEFT] = session.config.stash[GUARD].end(folder)
+    left = session.config.stash[GUARD].end(folder) + session.config.stash.get(LEFT, [])
+    session.config.stash[LEFT] = left
+    if hasattr(session.config, "workeroutput"):  # one of several processes: the one that started it tells
+        session.config.workeroutput["left"] = left
     if left and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Hear from a process that ran a part of the tests what it left behind."""
+    stash = node.config.stash
+    stash[LEFT] = stash.get(LEFT, []) + getattr(node, "workeroutput", {}).get("left", [])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -32,16 +32,16 @@ def anyio_backend() -> str:
     return "trio"
 
 
-def kill_demo(state: Path, after: int) -> None:
+def kill_demo(state: Path, output: Path, after: int) -> None:
     """Run the demo until its journal holds so many events on disk, then SIGKILL it and nothing else."""
     command = [sys.executable, "-m", "statefork", "demo", "--envs", "4", "--state", str(state), "--keep"]
-    with (state / "demo.out").open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as demo:
+    with output.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as demo:
         for _ in range(int(DEMO_S / TICK_S)):
             if events_on_disk(state) >= after:
                 break
             with contextlib.suppress(subprocess.TimeoutExpired):
                 demo.wait(TICK_S)
-                raise AssertionError(f"the demo ended too soon: {(state / 'demo.out').read_text()}")
+                raise AssertionError(f"the demo ended too soon: {output.read_text()}")
         os.kill(demo.pid, signal.SIGKILL)
         demo.wait()
 
@@ -77,7 +77,7 @@ def last_words(past: list[Event]) -> tuple[dict[str, GenerationPublished], dict[
 
 @pytest.mark.parametrize("after", KILLED_AFTER)
 async def test_what_was_published_serves_again(tmp_path: Path, after: int) -> None:
-    kill_demo(seeded(tmp_path), after)
+    kill_demo(seeded(tmp_path), tmp_path.with_suffix(".out"), after)
     heads, lost = last_words(await history(tmp_path))
     assert heads
     async with open_shop(tmp_path) as engine:

@@ -7,6 +7,7 @@ files, byte for byte.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -15,8 +16,10 @@ import select
 import shutil
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -63,12 +66,25 @@ def cached(progress: Progress, root: Path | None = None) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     target = (root or home / "statefork" / "worlds") / f"shop-{recipe_digest()[:16]}"
     if not target.is_dir():
-        try:
-            build(target, progress)
-        except OSError:
-            if not target.is_dir():  # else another process has built the same base meanwhile
-                raise
+        with _alone(target, progress):
+            if not target.is_dir():
+                build(target, progress)
     return target
+
+
+@contextmanager
+def _alone(target: Path, progress: Progress) -> Iterator[None]:
+    """One process builds a base, others wait for it. The lock ends with its process."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(f"{target.name}.lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                progress(0.0, "waiting for another process that builds the same base")
+                time.sleep(SILENCE_S)
+        yield
 
 
 def _run(directory: Path, progress: Progress) -> None:
