@@ -220,6 +220,7 @@ class Kernel:
 
         Raises InvalidAction (nothing was done), LeaseRevoked, RuntimeDied, and what ``lease`` raises.
         """
+        self._conductor.usable(env)
         self._acting.check(action)
         entry = Entry(self._conductor, env, f"action {action.get('type')}", "action")
         async with entry as lease:

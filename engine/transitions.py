@@ -236,7 +236,7 @@ def decide(capsule: Capsule | None, command: Command) -> tuple[Event, ...]:
     """
     if isinstance(command, Found):
         if capsule is not None:
-            raise EnvironmentExists(f"the name {command.env} is taken", hint="Choose another.", environment=command.env)
+            raise _taken(capsule)
         return _found(command)
     if capsule is None:
         raise _refusal(Phase.VOID, command)
@@ -248,6 +248,13 @@ def decide(capsule: Capsule | None, command: Command) -> tuple[Event, ...]:
         except IllegalTransition:
             raise _refusal(capsule.phase, command) from None
     return events
+
+
+def _taken(capsule: Capsule) -> EnvironmentExists:
+    hint = f"Choose another, or go on with it (in Python: engine.environment({capsule.env!r}))."
+    if capsule.phase is Phase.RETIRED:
+        hint = "It has ended, and names are never used twice in a journal. Choose another."
+    return EnvironmentExists(f"the name {capsule.env} is taken", hint=hint, environment=capsule.env)
 
 
 def _refusal(phase: Phase, command: Command) -> StateforkError:

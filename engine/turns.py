@@ -92,8 +92,11 @@ class Turns:
         """The capsule. Raises UnknownEnvironment, ContractError for one of another contract."""
         capsule = self.ledger.world.capsule(env)
         if capsule.contract != self.contract.digest:
+            made_under = self.ledger.world.contracts.get(capsule.contract)
+            name = f"{made_under.name} ({capsule.contract[:12]})" if made_under is not None else capsule.contract[:12]
             raise ContractError(
-                f"{env} was made under another contract than the one that this engine runs",
+                f"{env} was made under contract {name}, and this engine runs {self.contract.name} "
+                f"({self.contract.digest[:12]})",
                 hint="Open the state directory with the contract it was made under; the journal holds its text.",
                 environment=env,
                 key="contract",

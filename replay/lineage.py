@@ -184,7 +184,11 @@ def trajectory(
     if actions is not None:
         have = sum(isinstance(step, Act) for step, _ in done)
         if actions > have:
-            raise UnknownRef(f"the lineage of {env} has {have} actions, not {actions}", environment=env)
+            raise UnknownRef(
+                f"the lineage of {env} has {have} actions, not {actions}",
+                hint=f"What a reset or restore left behind is named from its generation, as in {env}@1+{actions}",
+                environment=env,
+            )
         done = _cut(done, actions)
     return Trajectory(
         env=env,

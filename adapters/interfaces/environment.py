@@ -11,7 +11,7 @@ import msgspec
 
 from statefork.adapters.interfaces.views import Seen
 from statefork.engine.capsule import Capsule
-from statefork.engine.errors import ActionFailed, ActionTimeout, NotReady
+from statefork.engine.errors import ActionFailed, ActionTimeout, ContractError, InvalidAction, NotReady
 from statefork.engine.kernel import EvaluationContext, Kernel
 from statefork.engine.ports import Blobs
 from statefork.engine.refs import Ref, as_ref, resolve
@@ -36,11 +36,20 @@ class Evaluation:
         self.epoch: int = context.epoch
 
     def query(self, resource: str, sql: str, parameters: tuple[Json, ...] = ()) -> list[dict[str, Json]]:
-        """Rows of a read-only query on one of the environment's SQLite databases."""
-        path = str(self._context.bindings[resource].address["path"])
+        """Rows of a read-only query on one of the environment's SQLite databases. Raises ContractError without it."""
+        path = str(self._database(resource).address["path"])
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
             return [dict(row) for row in connection.execute(sql, parameters)]
+
+    def _database(self, resource: str) -> Binding:
+        binding = self._context.bindings.get(resource)
+        if binding is None or binding.adapter != "sqlite":
+            there = [name for name, one in self._context.bindings.items() if one.adapter == "sqlite"]
+            raise ContractError(
+                f"the contract has no SQLite database {resource!r}; it has {', '.join(there) or 'none'}", key=resource
+            )
+        return binding
 
     async def look(self) -> Seen:
         """What the agent would see now, without acting."""
@@ -81,6 +90,8 @@ class Environment:
         ActionTimeout and LeaseRevoked (outcome unknown), EnvironmentFrozen, RuntimeDied.
         """
         data: Mapping[str, Json] = msgspec.to_builtins(action) if isinstance(action, msgspec.Struct) else action
+        if not isinstance(data, Mapping):
+            raise InvalidAction(f"an action is an object such as Goto(url), not {action!r}", environment=self.name)
         result = await self.kernel.act(self.name, data, timeout_s=timeout_s)
         seen = Seen(result.observation, self.blobs, number=result.number) if result.observation is not None else None
         if result.outcome == "ok" and seen is not None:

@@ -203,7 +203,7 @@ def test_output_in_a_pipe_is_plain(tmp_path: Path, commands: Commands) -> None:
     assert "\x1b" not in said
     assert "─" not in said
     head, row = said.splitlines()
-    assert head.split()[:3] == ["environment", "state", "generation"]
+    assert head.split()[:3] == ["environment", "state", "gen"]
     assert row.split()[:3] == ["a", "parked", "1"]
 
 

@@ -89,3 +89,24 @@ def test_a_second_interrupt_gives_up_on_closing(tmp_path: Path, commands: Comman
     with engine(tmp_path, tmp_path / "state") as running:
         assert running.ready["recovered"]["lost"] == {"a": [1]}
     commands("audit")
+
+
+def test_environments_of_another_contract_are_named(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, tmp_path / "state"):
+        commands("create", "a")
+    other = CONTRACT.replace('"hello"', '"bye"').replace('name = "notes"', 'name = "other"')
+    with engine(tmp_path, tmp_path / "state", other) as running:
+        assert [one["of_this_contract"] for one in running.ready["environments"]] == [False]
+        said = commands("act", "a", "get", "--key", "greeting", status=2)
+        assert "a was made under contract notes (" in said
+        assert "this engine runs other (" in said
+
+
+def test_mistakes_in_the_words_of_fork_and_act(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, tmp_path / "state"):
+        commands("create", "a")
+        assert "-n asks for 2 children, and --name names 1" in commands("fork", "a", "-n", "2", "--name", "b", status=2)
+        assert "did you mean 'goto'?" in commands("act", "a", "got", "http://shop.example/", status=2)
+        assert "go on with it" in commands("create", "a", status=2)
+        commands("retire", "a")
+        assert "never used twice" in commands("create", "a", status=2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
+import struct
 
 import anyio
 import anyio.abc
@@ -278,3 +280,17 @@ def test_a_ticket_proves_its_identity_to_its_own_server_only(identity: Identity)
     assert verify(KEY, ticket) == identity
     with pytest.raises(TicketRefused):
         verify(b"o" * 32, ticket)
+
+
+@pytest.mark.anyio
+async def test_a_client_that_leaves_without_reading_its_refusal_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """As Chromium does whenever an agent goes to a host that the world does not have."""
+    keeper = Doorkeeper()
+    async with open_gateway(keeper) as gateway:
+        door = await gateway.open_proxy(keeper.add("a"), ())
+        for number in range(20):
+            with socket.create_connection(("127.0.0.1", door.port)) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # leave by a reset
+                client.sendall(b"CONNECT google.com:443 HTTP/1.1\r\nHost: google.com:443\r\n\r\n" + b"x" * 4096)
+            await keeper.until(lambda number=number: len(keeper.refusals) == number + 1)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

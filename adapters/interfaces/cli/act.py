@@ -16,7 +16,7 @@ from statefork.adapters.interfaces.control.protocol import Act
 
 EXAMPLES = """
     statefork act shop-1 goto http://shop.example/
-    statefork act shop-1 click --role button --name "Add to basket"
+    statefork act shop-1 click --role button --name "Add to basket" --nth 0
     statefork act shop-1 fill 'Ada' --label "First name"
     statefork act shop-1 press Enter
     statefork act shop-1 '{"type": "click", "selector": "#buy"}'

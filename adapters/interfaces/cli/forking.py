@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from statefork.adapters.interfaces.cli.create import say_sites
+from statefork.adapters.interfaces.cli.faults import UsageError
 from statefork.adapters.interfaces.cli.options import STATE, JsonOption, RefArgument, StateOption, ask
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.adapters.interfaces.control.protocol import Clone, Fork
@@ -22,7 +23,9 @@ CLONE_EXAMPLES = """
 
 def fork(
     ref: RefArgument,
-    n: Annotated[int, typer.Option("-n", help="How many children.", min=1)] = 1,
+    n: Annotated[
+        int | None, typer.Option("-n", help="How many children; they get names.", min=1, show_default="1")
+    ] = None,
     name: Annotated[
         list[str] | None,
         typer.Option("--name", help="A child's name; give it once per child.", show_default=False),
@@ -36,7 +39,9 @@ def fork(
     """
     out = Out(as_json=as_json)
     names = list(name or [])
-    answer = ask(state, out, "fork", Fork(ref=ref, n=len(names) or n, names=names))
+    if names and n not in (None, len(names)):
+        raise UsageError(f"-n asks for {n} children, and --name names {len(names)}", hint="Give one of them")
+    answer = ask(state, out, "fork", Fork(ref=ref, n=len(names) or n or 1, names=names))
     for child in cast("list[dict[str, Any]]", answer["children"]):
         out.say(f"{child['ref']} is ready, forked from {child['parent']}")
         say_sites(out, child)

@@ -40,7 +40,7 @@ def ls(
         hidden = f" ({len(capsules)} retired: --all shows them)" if capsules else ""
         out.say(f"No environments{hidden}. Make one: statefork create NAME")
         return
-    columns = ("environment", "state", "generation>", "epoch>", "actions>", "origin", "parent", "published (UTC)")
+    columns = ("environment", "state", "gen>", "actions>", "origin", "parent", "published (UTC)")
     out.table(columns, [_row(capsule, running) for capsule in shown])
     if not running and any(capsule.bound for capsule in shown):
         out.say("No engine runs, and it did not close in good order: the next `statefork up` recovers what served.")
@@ -59,7 +59,6 @@ def _row(capsule: Capsule, running: bool) -> tuple[str, ...]:
         capsule.env,
         phase_text(capsule, running),
         str(capsule.generation),
-        str(capsule.epoch),
         str(capsule.actions),
         str(capsule.origin),
         str(capsule.parent or ""),

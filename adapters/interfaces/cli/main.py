@@ -137,6 +137,8 @@ def invoke(words: list[str]) -> int:
     except StateforkError as error:
         return _tell(error, words)
     except TyperException as error:
+        if not words:
+            return EXIT_CANNOT  # the help was printed
         return _tell(UsageError(_message(error), hint=_usage_hint(words)), words)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has what it wanted

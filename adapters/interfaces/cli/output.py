@@ -47,9 +47,12 @@ class Out:
         kept = [list(row) for row in rows]
         if self.console.is_terminal:
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            for column in columns:
+            for at, column in enumerate(columns):
                 right = column.endswith(">")
-                table.add_column(column.rstrip(">"), justify="right" if right else "left", overflow="fold")
+                one_word = not any(" " in row[at] for row in kept)  # a name or a ref, which is of no use in pieces
+                table.add_column(
+                    column.rstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=one_word
+                )
             for row in kept:
                 table.add_row(*(escape(cell) for cell in row))
             self.console.print(table)

@@ -179,6 +179,9 @@ def _say(out: Out, status: dict[str, Any], door: Path) -> None:
     environments = status["environments"]
     if status["slots"]["limit"]:
         out.say(f"at most {status['slots']['limit']} environments are bound at once (slots: {status['slots']['kind']})")
+    others = [one["env"] for one in environments if not one["of_this_contract"]]
+    if others:
+        out.say(f"made under other contracts, so out of reach of this engine: {', '.join(others)}", "yellow")
     out.say(f"{counted(len(environments), 'environment')}; control socket {door}")
     out.say("Next, in another terminal: statefork create NAME" if not environments else "Next: statefork ls")
     out.say("Ctrl-C closes it in good order.")

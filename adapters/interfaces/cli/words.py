@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, get_args
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 from statefork.adapters.interfaces.cli.faults import UsageError
 from statefork.adapters.resources.browser.actions import AnyAction
 from statefork.journal.values import Json
+
+_CLOSE = 0.8  # "got" is close to "goto"; the memory world's "fail" is not to "fill"
 
 MAIN_FIELDS: dict[str, tuple[str, ...]] = {
     "goto": ("url",),
@@ -46,6 +49,11 @@ def action_from(words: Sequence[str]) -> dict[str, Json]:
         return _from_json(" ".join(words))
     kind = words[0].replace("-", "_")
     known = known_actions().get(kind)
+    if known is None and (meant := get_close_matches(kind, known_actions(), n=1, cutoff=_CLOSE)):
+        raise UsageError(
+            f"there is no action {kind!r}; did you mean {meant[0]!r}?",
+            hint="An action of another kind of world can be given as JSON: '{\"type\": …}'",
+        )
     fields = {field.name: field for field in msgspec.structs.fields(known)} if known is not None else {}
     action: dict[str, Json] = {"type": kind}
     free: list[str] = []

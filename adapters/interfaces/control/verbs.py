@@ -49,6 +49,7 @@ def described(env: Environment) -> dict[str, Any]:
         "actions": capsule.actions,
         "origin": str(capsule.origin),
         "parent": str(capsule.parent) if capsule.parent is not None else None,
+        "of_this_contract": capsule.contract == env.kernel.contract.digest,
         "sites": sites(env),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -149,12 +149,9 @@ class Client:
 
     async def _linger(self) -> None:
         """Let the client read the answer before its unread body makes the kernel reset the connection."""
-        with anyio.move_on_after(_LINGER_S):
+        with anyio.move_on_after(_LINGER_S), suppress(Gone, OSError, anyio.BrokenResourceError):  # it has left
             await self.wire.stream.send_eof()
-            try:
-                while await self.wire.receive(_LINGER_S, "linger"):
-                    pass
-            except Gone:
+            while await self.wire.receive(_LINGER_S, "linger"):
                 pass
 
     # -- forwarding -------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ SNAPSHOT_TIMEOUT_MS = 10_000
 LOOK_SECONDS_MAX = 20.0
 NEWS_SECONDS_MAX = 0.5
 # A killed process fails what is under way in these words, and the news of its death may come a moment later.
+_SEVERAL = "Several elements fit: say which with nth (0 is the first), or name the target more closely"
 _SIGNS_OF_DEATH = ("ERR_ABORTED", "closed", "crashed")
 DOWNLOAD_BYTES_MAX = 16 * 1024 * 1024
 
@@ -54,7 +55,8 @@ async def perform(live: LiveContext, action: a.AnyAction, settle_seconds_max: fl
         if live.broken:
             raise
         if not tab.closed:  # a page that closed itself under the click did what it was told
-            raise ActionFailed(_reason(error), action=str(action.to_json()["type"])) from error
+            hint = _SEVERAL if "strict mode violation" in error.message else ""
+            raise ActionFailed(_reason(error), hint=hint, action=str(action.to_json()["type"])) from error
         told = {}
     if not live.tabs:
         await live.new_tab()

@@ -71,3 +71,14 @@ def test_main_fields_are_fields_of_their_actions() -> None:
     assert len(known) == len(get_args(AnyAction))
     assert set(MAIN_FIELDS) <= set(known)
     assert all(field in known[kind].__struct_fields__ for kind, fields in MAIN_FIELDS.items() for field in fields)
+
+
+@pytest.mark.parametrize(("kind", "meant"), [("got", "goto"), ("clik", "click"), ("new-tabs", "new_tab")])
+def test_an_action_that_is_nearly_one(kind: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"did you mean '{meant}'"):
+        action_from([kind, "x"])
+
+
+@pytest.mark.parametrize("kind", ["put", "get", "add", "delete", "fail", "leave"])
+def test_actions_of_other_worlds_are_not_mistaken_for_the_browsers(kind: str) -> None:
+    assert action_from([kind, "--key", "k"]) == {"type": kind, "key": "k"}
