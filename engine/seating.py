@@ -65,7 +65,7 @@ class Seating:
 
     def _fell_idle(self, env: str, kind: Kind) -> None:
         if kind == "request":
-            self.slots.idle(env)  # a page that polls is not what keeps an environment in its slot
+            self.slots.look_again()  # a page that polls is not what keeps an environment in its slot
         else:
             self.slots.used(env)
 

@@ -103,7 +103,7 @@ class Slots:
         finally:
             seat.claims -= 1
             self.settle(env)
-            self.idle(env)
+            self.look_again()
 
     async def _take(self, ticket: _Ticket, deadline_s: float, waits: Callable[[int], None] | None) -> _Seat:
         self._queue.append(ticket)
@@ -132,10 +132,10 @@ class Slots:
         if seat is not None:
             seat.refused = ""
             self._seats.move_to_end(env)
-            self.idle(env)
+            self.look_again()
 
-    def idle(self, env: str) -> None:
-        """Something that ran in the environment has ended: perhaps it can give way now."""
+    def look_again(self) -> None:
+        """Something that ran in an environment has ended: perhaps that one can give way now."""
         if self._queue:
             self._wake()
 

@@ -141,7 +141,7 @@ class Turns:
                     )
                 yield live
         finally:
-            self.seating.slots.idle(env)
+            self.seating.slots.look_again()
 
     @asynccontextmanager
     async def _frozen(self, live: Live, begin: Begin, *, quiet: str = "", hold_s: float = 0.0) -> AsyncIterator[Run]:
