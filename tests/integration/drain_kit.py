@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import pytest
 
 from statefork.adapters.interfaces.assembly import LateAdmission
 from statefork.adapters.interfaces.gateway import HttpGateway, open_gateway
@@ -212,3 +213,20 @@ async def unleased(client: Any, asked: Any, opened: Any, kind: str, send: Any) -
 def uncarried(self: Any, name: str) -> Iterator[None]:
     """A connection that nobody counts."""
     yield
+
+
+async def fails_without(
+    scene: Any, guard: tuple[Any, str, Any, Any], patch: pytest.MonkeyPatch, within_s: float
+) -> bool:
+    """Whether a proof fails, in whatever way, when its guard (owner, name) is replaced."""
+    owner, name, replacement, proof = guard
+    patch.setattr(owner, name, replacement)
+    try:
+        with anyio.fail_after(within_s):
+            await proof(scene)
+    except (Exception, ExceptionGroup):  # noqa: BLE001 - however it fails, it must
+        return True
+    finally:
+        patch.undo()
+        scene.let_go()
+    return False

@@ -38,6 +38,7 @@ from statefork.journal.values import Binding
 from tests.integration.drain_kit import (
     Scene,
     check_held,
+    fails_without,
     no_names,
     nothing,
     nothing_at_once,
@@ -307,17 +308,7 @@ GUARDS: dict[str, tuple[Any, str, Any, Any]] = {
 async def test_the_proof_fails_without_the_guard(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
-    owner, name, replacement, proof = GUARDS[guard]
-    failed = False
     async with open_scene(Desk, base, tmp_path, more=BROWSER) as desk:
         desk.patience_s = 3.0
-        monkeypatch.setattr(owner, name, replacement)
-        try:
-            with anyio.fail_after(20):
-                await proof(desk)
-        except (Exception, ExceptionGroup):  # noqa: BLE001 - however it fails, it must
-            failed = True
-        finally:
-            monkeypatch.undo()
-            desk.let_go()
+        failed = await fails_without(desk, GUARDS[guard], monkeypatch, 20)
     assert failed, f"the proof passes without: {guard}"

@@ -30,6 +30,7 @@ from statefork.journal.events import GenerationPublished, LeaseRevoked, RequestR
 from tests.integration.drain_kit import (
     Scene,
     check_held,
+    fails_without,
     no_names,
     nothing,
     nothing_at_once,
@@ -196,18 +197,8 @@ GUARDS: dict[str, tuple[Any, str, Any, Any]] = {
 async def test_the_proof_fails_without_the_guard(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
-    owner, name, replacement, proof = GUARDS[guard]
-    failed = False
     async with open_by_hand(base, tmp_path) as scene:
-        monkeypatch.setattr(owner, name, replacement)
-        try:
-            with anyio.fail_after(12):
-                await proof(scene)
-        except (Exception, ExceptionGroup):  # noqa: BLE001 - however it fails, it must
-            failed = True
-        finally:
-            monkeypatch.undo()
-            scene.let_go()
+        failed = await fails_without(scene, GUARDS[guard], monkeypatch, 12)
     assert failed, f"the proof passes without: {guard}"
 
 
