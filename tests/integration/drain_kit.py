@@ -6,7 +6,6 @@ The site is Django on the shared server. Beside it there is a host with a WebSoc
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from statefork.journal.events import Event, TransitionBegun
 from statefork.journal.log import Journal
 from statefork.journal.store import open_state
 from statefork.journal.values import Branch, Identity
+from tests.integration.hand_pipe import HandPipes
 from tests.integration.upstream_kit import Upstream, open_upstream
 from tests.integration.web_kit import PROJECT
 
@@ -96,6 +96,7 @@ class Scene:
         self.journal = journal
         self.upstream = upstream
         self.tmp = tmp
+        self.pipes = HandPipes(tmp)
         self.messages = upstream.messages = Stamped(self)
 
     async def events(self, kind: type[Event]) -> list[Any]:
@@ -124,22 +125,17 @@ class Scene:
         site.pending = ask
         return asked
 
-    def pipe(self, name: str) -> Path:
-        """A named pipe that a view waits on."""
-        path = self.tmp / f"pipe-{name}"
-        if not path.exists():
-            os.mkfifo(path)
-        return path
+    def pipe(self, name: str) -> str:
+        """The path of a named pipe that a view waits on."""
+        return str(self.pipes[name].path)
 
-    async def write_line(self, name: str, line: str = "go") -> None:
-        """Let a view go on."""
-        await anyio.to_thread.run_sync(self.pipe(name).write_text, line + "\n", abandon_on_cancel=True)
+    def write_line(self, name: str, line: str = "go") -> None:
+        """Let the view go on that waits on the pipe, or soon will."""
+        self.pipes[name].write_line(line)
 
     def let_go(self) -> None:
         """End whatever still waits on a pipe, so that closing need not."""
-        for path in self.tmp.glob("pipe-*"):
-            with contextlib.suppress(OSError):
-                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        self.pipes.close()
 
     def titles(self) -> list[str]:
         """What the environment's database holds now, read raw."""

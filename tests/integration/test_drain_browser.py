@@ -155,7 +155,7 @@ async def open_everything(desk: Desk) -> None:
     """Whatever can be open at a freeze, by the page and its worker; each has shown that it lives."""
 
     def address(path: str, pipe: str, **more: str) -> str:
-        return f"{path}?{urlencode({'pipe': str(desk.pipe(pipe)), **more})}"
+        return f"{path}?{urlencode({'pipe': desk.pipe(pipe), **more})}"
 
     await desk.run("hireWorker()")
     await desk.run("url => { readSlowly(url) }", address("/stream/", "slow"))
@@ -180,15 +180,15 @@ async def continuing(desk: Desk) -> None:
         assert await desk.fate(BEACON, after=frozen) == 503
         assert await desk.fate(POLL, after=frozen, passes=False) == 503
         await desk.run("socket.send('during')")
-        await desk.write_line("slow")
-        await desk.write_line("poll")
+        desk.write_line("slow")
+        desk.write_line("poll")
         await asked.wait()
-        await desk.write_line("thread")
+        desk.write_line("thread")
     moment = desk.kernel.world.capsule("a").moment
     await desk.until("seen.slow.endsWith('end') && seen.long.endsWith('end')")
     await desk.until("seen.socket.includes('echo during')")
     assert desk.messages.generations == {"before": 1, "during": 2}, "a message passed between freeze and publish"
-    await desk.write_line("events", "after")
+    desk.write_line("events", "after")
     await desk.until("seen.events.at(-1).startsWith('after')")
     await desk.until("seen.polls.some(([, status]) => status === 503) && seen.polls.at(-1)[1] === 200")
 
@@ -243,7 +243,7 @@ async def switching(desk: Desk) -> None:
     desk.before_closing(last_words)
     await desk.kernel.reset("a", drain=DrainPolicy(deadline_s=0.1, then="revoke", join_s=desk.patience_s / 4))
     assert said == {"message": 409, "beacon": 409, "pagehide": 409, "poll": 409}
-    await desk.write_line("thread")
+    desk.write_line("thread")
 
     drained = (await desk.events(TransitionDrained))[-1]
     expected = {

@@ -73,9 +73,9 @@ async def open_by_hand(base: Path, tmp: Path, settings: str = "notes.settings") 
 async def everything_open(scene: ByHand) -> AsyncIterator[tuple[Any, Any, Socket]]:
     """A slow response, a thread, an event stream and a WebSocket; each has shown that it lives."""
     client = scene.client
-    slow = client.stream("GET", f"{SITE}/stream/", params={"pipe": str(scene.pipe("slow"))})
-    live = client.stream("GET", f"{SITE}/events/", params={"pipe": str(scene.pipe("events"))})
-    query = {"pipe": str(scene.pipe("thread")), "title": "by the thread"}
+    slow = client.stream("GET", f"{SITE}/stream/", params={"pipe": scene.pipe("slow")})
+    live = client.stream("GET", f"{SITE}/events/", params={"pipe": scene.pipe("events")})
+    query = {"pipe": scene.pipe("thread"), "title": "by the thread"}
     assert (await client.get(f"{SITE}/later/", params=query)).text == "started"
     async with slow as response, live as stream, await anyio.connect_tcp("127.0.0.1", scene.proxy.port) as raw:
         lines, events = response.aiter_lines(), stream.aiter_lines()
@@ -105,13 +105,13 @@ async def continuing(scene: ByHand) -> None:
             tasks.start_soon(partial(scene.kernel.snapshot, "a", drain=DrainPolicy(deadline_s=20)))
             await scene.until_frozen()
             await arrive_late(scene, socket)
-            await scene.write_line("slow")
+            scene.write_line("slow")
             assert await anext(lines) == "1"
             await asked.wait()
-            await scene.write_line("thread")
+            scene.write_line("thread")
         assert await socket.next() == TextMessage(data="echo during")
         assert scene.messages.generations == {"before": 1, "during": 2}, "a message passed between freeze and publish"
-        await scene.write_line("events", "after")
+        scene.write_line("events", "after")
         assert await anext(events) == "data: after 2"
 
     (drained,) = await scene.events(TransitionDrained)
@@ -148,7 +148,7 @@ async def switching(scene: ByHand) -> None:
         assert isinstance(await socket.next(), CloseConnection)
         with contextlib.suppress(httpx.HTTPError):
             assert [line async for line in events] == []
-        await scene.write_line("thread")
+        scene.write_line("thread")
 
     drained = (await scene.events(TransitionDrained))[-1]
     expected = {

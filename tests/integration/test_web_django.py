@@ -42,11 +42,6 @@ async def world(base: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIt
         yield shared
 
 
-async def write_line(pipe: Path, line: str = "go") -> None:
-    """Let a view that waits on the pipe go on. Opening blocks until it does wait."""
-    await anyio.to_thread.run_sync(pipe.write_text, line + "\n", abandon_on_cancel=True)
-
-
 async def marks(place: Place, mark: str) -> None:
     """Write under names that all environments use, in every way the project has."""
     client = place.client
@@ -127,15 +122,14 @@ async def nothing_stays(world: World) -> None:
 async def thread_is_counted(world: World) -> None:
     """A thread that outlives its response belongs to the environment, is named while it runs, and counted out."""
     async with world.place("a") as a, world.place("b") as b:
-        pipe = a.pipe()
-        response = await a.client.get("/later/", params={"pipe": str(pipe), "title": "later"})
+        response = await a.client.get("/later/", params={"pipe": a.pipe(), "title": "later"})
         assert response.text == "started"
         assert await world.web.pending(a.branch) == ("thread mailer",)
         assert await world.web.pending(b.branch) == ()
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(world.web.drained, a.branch)
-                await write_line(pipe)
+                a.write_line()
         assert await world.web.pending(a.branch) == ()
         assert a.titles() == ["first", "later"]
         assert b.titles() == ["first"]
@@ -224,10 +218,10 @@ async def test_a_job_carries_its_environment_and_its_pool_thread_does_not(world:
     async with world.place("a") as a, world.place("b") as b:
         for place in (a, b, a):
             title = f"job-{len(place.titles())}"
-            await place.client.get("/job/", params={"pipe": str(place.pipe()), "title": title})
+            await place.client.get("/job/", params={"pipe": place.pipe(), "title": title})
             (name,) = await world.web.pending(place.branch)
             assert name == "job job.<locals>.write"
-            await write_line(place.pipe())
+            place.write_line()
             with anyio.fail_after(20):
                 await world.web.drained(place.branch)
         assert a.titles() == ["first", "job-1", "job-2"]
@@ -238,14 +232,14 @@ async def test_a_job_carries_its_environment_and_its_pool_thread_does_not(world:
 
 async def test_a_streaming_response_keeps_its_binding(world: World) -> None:
     async with world.place("a") as a, world.place("b") as b:
-        async with a.client.stream("GET", "/stream/", params={"pipe": str(a.pipe())}) as response:
+        async with a.client.stream("GET", "/stream/", params={"pipe": a.pipe()}) as response:
             lines = response.aiter_lines()
             assert await anext(lines) == "1"
             assert await world.web.pending(a.branch) == ("request GET /stream/",)
             await a.client.post("/add/", data={"title": "more"})
             await b.client.post("/add/", data={"title": "one"})
             await b.client.post("/add/", data={"title": "two"})
-            await write_line(a.pipe())
+            a.write_line()
             assert await anext(lines) == "2"
         with anyio.fail_after(20):
             await world.web.drained(a.branch)
@@ -269,13 +263,13 @@ async def test_quiesce_closes_every_connection_and_thaw_lets_them_reopen(world: 
 
 async def test_an_open_transaction_is_named_and_nothing_is_closed(world: World) -> None:
     async with world.place("a") as a:
-        async with a.client.stream("GET", "/transaction/", params={"pipe": str(a.pipe())}) as response:
+        async with a.client.stream("GET", "/transaction/", params={"pipe": a.pipe()}) as response:
             lines = response.aiter_lines()
             assert await anext(lines) == "data: open"
             assert await world.web.pending(a.branch) == (), "an event stream between events is at rest"
             with pytest.raises(ResourceBusy, match="a transaction is open on database 'default'"):
                 await world.web.quiesce(a.branch)
-            await write_line(a.pipe())
+            a.write_line()
             assert [line async for line in lines if line] == ["data: done"]
         await world.web.quiesce(a.branch)
         await world.web.thaw(a.branch)
@@ -283,12 +277,12 @@ async def test_an_open_transaction_is_named_and_nothing_is_closed(world: World) 
 
 async def test_a_transaction_that_ends_soon_is_waited_for(world: World) -> None:
     async with world.place("a") as a:
-        async with a.client.stream("GET", "/transaction/", params={"pipe": str(a.pipe())}) as response:
+        async with a.client.stream("GET", "/transaction/", params={"pipe": a.pipe()}) as response:
             lines = response.aiter_lines()
             assert await anext(lines) == "data: open"
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(world.web.quiesce, a.branch)
-                await write_line(a.pipe())
+                a.write_line()
             stats = (await world.web.server.call("stats"))["bindings"][0]
             assert (stats["gate"], stats["connections"]) == ("held", 0)
             await world.web.thaw(a.branch)
@@ -298,14 +292,14 @@ async def test_a_transaction_that_ends_soon_is_waited_for(world: World) -> None:
 
 async def test_an_event_stream_is_held_while_its_environment_is_quiesced(world: World) -> None:
     async with world.place("a") as a:
-        async with a.client.stream("GET", "/events/", params={"pipe": str(a.pipe())}) as response:
+        async with a.client.stream("GET", "/events/", params={"pipe": a.pipe()}) as response:
             lines = response.aiter_lines()
             assert await anext(lines) == ": open"
             assert await anext(lines) == ""
-            await write_line(a.pipe(), "one")
+            a.write_line("one")
             assert await anext(lines) == "data: one 1"
             await world.web.quiesce(a.branch)
-            await write_line(a.pipe(), "two")  # the view goes on, and waits at its database
+            a.write_line("two")  # the view goes on, and waits at its database
             with sqlite3.connect(a.root / "notes.sqlite3") as raw:
                 raw.execute("INSERT INTO notes_note (title, body) VALUES ('raw', '')")
             assert (await world.web.server.call("stats"))["bindings"][0]["connections"] == 0
@@ -316,13 +310,13 @@ async def test_an_event_stream_is_held_while_its_environment_is_quiesced(world: 
 
 async def test_what_lives_on_after_terminate_is_named_and_reaches_no_store(world: World) -> None:
     async with world.place("a") as a:
-        await a.client.get("/later/", params={"pipe": str(a.pipe()), "title": "ghost"})
+        await a.client.get("/later/", params={"pipe": a.pipe(), "title": "ghost"})
         with anyio.move_on_after(0.05) as scope:
             await world.web.drained(a.branch)
         assert scope.cancelled_caught
         assert await world.web.terminate(a.branch) == ("thread mailer",)
         assert await world.web.pending(a.branch) == (), "it is cut off: nobody need wait for it"
-        await write_line(a.pipe())
+        a.write_line()
         with anyio.fail_after(20):
             await world.web.server.idle("a", 1, world.web.server.living)
         assert a.titles() == ["first"], "the thread wrote after it was cut off"
@@ -410,8 +404,8 @@ async def test_settings_that_keep_state_elsewhere_are_refused_at_the_start(
 
 async def test_limits_of_one_environment_leave_threads_to_its_siblings(base: Path, tmp_path: Path) -> None:
     async with open_world(base, tmp_path, requests_max=2) as world, world.place("a") as a, world.place("b") as b:
-        first = a.client.stream("GET", "/stream/", params={"pipe": str(a.pipe("pipe1"))})
-        second = a.client.stream("GET", "/stream/", params={"pipe": str(a.pipe("pipe2"))})
+        first = a.client.stream("GET", "/stream/", params={"pipe": a.pipe("pipe1")})
+        second = a.client.stream("GET", "/stream/", params={"pipe": a.pipe("pipe2")})
         async with first as one, second as two:
             assert await anext(one.aiter_lines()) == "1"
             assert await anext(two.aiter_lines()) == "1"
@@ -420,7 +414,7 @@ async def test_limits_of_one_environment_leave_threads_to_its_siblings(base: Pat
             assert "requests_per_environment_max is 2" in refused.json()["message"]
             assert (await b.client.get("/notes/")).status_code == 200
             for name in ("pipe1", "pipe2"):
-                await write_line(a.pipe(name))
+                a.write_line(name=name)
 
 
 def test_the_project_knows_nothing_of_statefork() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -19,6 +20,7 @@ from statefork.adapters.resources.web import Options, WebResource, make
 from statefork.engine.ports import Needs, Owner, Services
 from statefork.journal.values import Binding, Branch, Identity
 from tests.integration.gateway_kit import Doorkeeper
+from tests.integration.hand_pipe import HandPipes
 
 PROJECT = Path(__file__).parent / "webproject"
 
@@ -44,18 +46,20 @@ class Place:
         self.branch: Branch
         self.binding: Binding
         self.client: httpx.AsyncClient
+        self.pipes = HandPipes(root)
 
     def titles(self) -> list[str]:
         """The titles in the database, read without the server."""
         with sqlite3.connect(self.root / "notes.sqlite3") as raw:
             return sorted(row[0] for row in raw.execute("SELECT title FROM notes_note"))
 
-    def pipe(self, name: str = "pipe") -> Path:
-        """A named pipe that a view waits on."""
-        path = self.root / name
-        if not path.exists():
-            os.mkfifo(path)
-        return path
+    def pipe(self, name: str = "go") -> str:
+        """The path of a named pipe that a view waits on."""
+        return str(self.pipes[name].path)
+
+    def write_line(self, line: str = "go", *, name: str = "go") -> None:
+        """Let the view go on that waits on the pipe, or soon will."""
+        self.pipes[name].write_line(line)
 
 
 class World:
@@ -91,10 +95,10 @@ class World:
         place = Place(self, identity, root)
         place.branch = await self.web.branch(await self.web.provision(), Owner(env=env, epoch=epoch))
         place.binding = await self.web.bind(place.branch, identity, self.needs(identity, root))
-        async with httpx.AsyncClient(
-            base_url=str(place.binding.address["base_url"]), timeout=30, trust_env=False
-        ) as place.client:
-            yield place
+        base_url = str(place.binding.address["base_url"])
+        with contextlib.closing(place.pipes):
+            async with httpx.AsyncClient(base_url=base_url, timeout=30, trust_env=False) as place.client:
+                yield place
         await self.web.unbind(place.binding)
         if not any(name == env for name, _ in self.web.server.bound()):
             await self.web.forget(env)

@@ -27,9 +27,9 @@ EARLY_QUERY = SearchQuerySet()
 
 
 def wait_line(pipe):
-    """Block until the test writes a line into the pipe."""
-    with Path(pipe).open() as lines:
-        return lines.readline().strip()
+    """Block until the test writes a line into the pipe; empty when the pipe was closed. Takes no byte of the next."""
+    with Path(pipe).open("rb", buffering=0) as lines:
+        return lines.readline().decode().strip()
 
 
 def notes(request):
