@@ -11,7 +11,6 @@ from anyio.to_thread import run_sync
 
 from statefork.journal.conformance import (
     DEADLINE_S,
-    JournalConformance,
     assert_sound,
     everything,
     note,
@@ -19,6 +18,7 @@ from statefork.journal.conformance import (
     texts,
     to,
 )
+from statefork.journal.conformance_checkpoints import JournalCheckpointConformance
 from statefork.journal.errors import JournalError, JournalUnavailable, LimitExceeded
 from statefork.journal.limits import Limits
 from statefork.journal.log import Journal, exactly
@@ -60,7 +60,7 @@ class Gate:
         assert await run_sync(self._arrived.wait, DEADLINE_S)
 
 
-class JournalFaultConformance(JournalConformance):
+class JournalFaultConformance(JournalCheckpointConformance):
     """What must hold when the disk is slow or full, for backends whose commits can be made to pass a gate."""
 
     def opened(self, *, limits: Limits | None = None, gate: Gate | None = None) -> AbstractAsyncContextManager[Journal]:

@@ -125,6 +125,11 @@ class EventFile:
         """The last position."""
         return int(self._one("SELECT coalesce(max(position), 0) FROM events"))
 
+    def hash_at(self, position: int) -> str | None:
+        """The stored hash of an event; None where there is none."""
+        found = self._one("SELECT max(hash) FROM events WHERE position = ?", position)
+        return found if isinstance(found, str) else None
+
     def stream_version(self, stream: str) -> int:
         """The number of events in a stream."""
         return int(self._one("SELECT coalesce(max(version), 0) FROM streams WHERE stream = ?", stream))

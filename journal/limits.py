@@ -20,6 +20,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     queue_events_max: int = 100_000  # queued and not yet on disk
     queue_bytes_max: int = 64 * 1024 * 1024
     batch_events_max: int = 4_096  # events in one group commit; one atomic append is never split
+    checkpoint_bytes_max: int = 1024 * 1024 * 1024
 
 
 def check_limit(name: str, value: int, maximum: int, what: str, hint: str) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from statefork.journal.checkpoint import Checkpoint
 from statefork.journal.events import Event
 
 
@@ -71,6 +72,14 @@ class Reader(Protocol):
         """The names of all streams, sorted."""
         ...
 
+    async def checkpoint(self, fold: str) -> Checkpoint | None:
+        """The checkpoint last saved of a fold, if it is whole and this journal holds the event it stands behind.
+
+        Else None: then fold from the beginning. With one, go on with ``read(after=checkpoint.position)``, which
+        verifies what it reads from there, each stream from the stored event before. Raises ValueError for a bad name.
+        """
+        ...
+
 
 class Journal(Reader, Protocol):
     """One writer's journal: the engine's only durable truth."""
@@ -95,7 +104,18 @@ class Journal(Reader, Protocol):
         ...
 
     async def flush(self) -> int:
-        """Wait until everything queued so far is on disk; return the head."""
+        """Wait until everything queued so far is on disk; return the position of the last event of it.
+
+        So a fold that has taken exactly what was queued when ``flush`` was called stands at the position returned.
+        """
+        ...
+
+    async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Keep what a fold gave, in place of the last checkpoint of the same fold; on disk when it returns.
+
+        It is written only once everything up to its position is on disk, so that no crash can put other events there.
+        Raises JournalUnavailable (the last one stays), LimitExceeded, ValueError for a position without an event.
+        """
         ...
 
     def subscribe(self, *, after: int = 0) -> AbstractAsyncContextManager[AsyncIterator[Recorded]]:

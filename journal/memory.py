@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from statefork.journal.batch import Entry, Heads, Row, fail, loss, prepare
 from statefork.journal.blobs import MemoryBlobs
+from statefork.journal.checkpoint import Checkpoint, Stored, check_checkpoint, check_fold, not_there
 from statefork.journal.codec import Chain, Codec
 from statefork.journal.errors import JournalError, JournalUnavailable, StateLocked, closed
 from statefork.journal.events import ENGINE_STREAM, Event, JournalCreated
@@ -33,6 +34,7 @@ class MemoryDisk:
         self.rows: list[Row] = []
         self.synced = 0  # events that no crash can lose
         self.blobs = MemoryBlobs()
+        self.checkpoints: dict[str, Stored] = {}
         self.holder: MemoryJournal | None = None
 
     def crash(self, *, keep: int = 0) -> None:
@@ -97,7 +99,7 @@ class MemoryJournal:
         self._ride_along()
 
     async def flush(self) -> int:
-        """Wait until a crash can't lose anything queued so far; return the head."""
+        """Wait until a crash can't lose anything queued so far; return the position of the last event of it."""
         await checkpoint_if_cancelled()
         return await self._settle(Entry((), done=anyio.Event()))
 
@@ -119,6 +121,31 @@ class MemoryJournal:
         """The names of all streams, sorted."""
         await checkpoint()
         return sorted({row.stream for row in self._disk.rows})
+
+    async def checkpoint(self, fold: str) -> Checkpoint | None:
+        """The checkpoint last saved of a fold, if it belongs to this journal."""
+        await checkpoint()
+        check_fold(fold)
+        stored = self._disk.checkpoints.get(fold)
+        if stored is None or stored.journal != self.id or self._hash_at(stored.checkpoint.position) != stored.hash:
+            return None
+        return stored.checkpoint
+
+    async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Keep what a fold gave. Raises JournalUnavailable, LimitExceeded, ValueError."""
+        check_checkpoint(checkpoint, self._limits)
+        if checkpoint.position > self._disk.synced:
+            await self.flush()
+        digest = self._hash_at(checkpoint.position)
+        if digest is None:
+            raise not_there(checkpoint.position, len(self._disk.rows))
+        self._disk.checkpoints[checkpoint.fold] = Stored(checkpoint=checkpoint, journal=self.id, hash=digest)
+
+    def _hash_at(self, position: int) -> str | None:
+        if self._dead:
+            raise closed()
+        rows = self._disk.rows
+        return rows[position - 1].hash if 0 < position <= len(rows) else None
 
     def subscribe(self, *, after: int = 0) -> AbstractAsyncContextManager[AsyncIterator[Recorded]]:
         """All committed events after a position, then live ones; ends when the journal is closed."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 from anyio.to_thread import run_sync
 
+from statefork.journal.checkpoint import Checkpoint, Stored, load, not_there, save
 from statefork.journal.codec import Chain, Codec, corrupt
 from statefork.journal.errors import JournalError, JournalUnavailable, StateMissing
 from statefork.journal.eventfile import Chunk, EventFile, is_journal, primary_code, translated
@@ -77,9 +78,10 @@ class Scan:
 class SqliteReader:
     """A journal file open for reading. See :class:`statefork.journal.log.Reader`."""
 
-    def __init__(self, file: EventFile, journal_id: str) -> None:
+    def __init__(self, file: EventFile, journal_id: str, path: Path) -> None:
         self._file = file
         self._id = journal_id
+        self._path = path
 
     @property
     def id(self) -> str:
@@ -101,6 +103,26 @@ class SqliteReader:
     async def streams(self) -> Sequence[str]:
         """The names of all streams, sorted."""
         return await run_sync(self._file.streams)
+
+    async def checkpoint(self, fold: str) -> Checkpoint | None:
+        """The checkpoint last saved of a fold, if it is whole and belongs to this journal."""
+        return await run_sync(self._load, fold)
+
+    async def keep(self, checkpoint: Checkpoint) -> None:
+        """Save a checkpoint whose event is on disk; for the journal's writer. Raises JournalUnavailable, ValueError."""
+        await run_sync(self._save, checkpoint)
+
+    def _load(self, fold: str) -> Checkpoint | None:
+        stored = load(self._path, fold)
+        if stored is None or stored.journal != self._id:
+            return None
+        return stored.checkpoint if self._file.hash_at(stored.checkpoint.position) == stored.hash else None
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        digest = self._file.hash_at(checkpoint.position)
+        if digest is None:
+            raise not_there(checkpoint.position, self._file.head())
+        save(self._path, Stored(checkpoint=checkpoint, journal=self._id, hash=digest))
 
 
 def identity(file: EventFile) -> str:
@@ -152,7 +174,7 @@ def _open(path: Path, stack: ExitStack) -> SqliteReader:
     stack.callback(file.close)
     if not filled:
         raise missing(path)
-    return SqliteReader(file, identity(file))
+    return SqliteReader(file, identity(file), path)
 
 
 def missing(path: Path) -> StateMissing:

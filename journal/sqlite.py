@@ -30,6 +30,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
 from anyio.to_thread import run_sync
 
 from statefork.journal.batch import Entry, Heads, Row, loss, prepare
+from statefork.journal.checkpoint import Checkpoint, check_checkpoint
 from statefork.journal.codec import Codec
 from statefork.journal.commit import GroupCommit
 from statefork.journal.errors import JournalCorrupt, JournalError, JournalUnavailable
@@ -241,7 +242,7 @@ class SqliteJournal:
         self._group.put(prepare((Append(stream, events),), self._codec, self._limits, done=None))
 
     async def flush(self) -> int:
-        """Wait until everything queued so far is on disk; return the head."""
+        """Wait until everything queued so far is on disk; return the position of the last event of it."""
         await checkpoint_if_cancelled()
         if self._group.idle:
             await checkpoint()
@@ -264,6 +265,17 @@ class SqliteJournal:
     async def streams(self) -> Sequence[str]:
         """The names of all streams, sorted."""
         return await self._reader.streams()
+
+    async def checkpoint(self, fold: str) -> Checkpoint | None:
+        """The checkpoint last saved of a fold, if it is whole and belongs to this journal."""
+        return await self._reader.checkpoint(fold)
+
+    async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Keep what a fold gave. Raises JournalUnavailable, LimitExceeded, ValueError."""
+        check_checkpoint(checkpoint, self._limits)
+        if checkpoint.position > self._writer.position:
+            await self.flush()
+        await self._reader.keep(checkpoint)
 
     def subscribe(self, *, after: int = 0) -> AbstractAsyncContextManager[AsyncIterator[Recorded]]:
         """All committed events after a position, then live ones; ends when the journal is closed."""
@@ -360,6 +372,6 @@ def _open(
         connection = connect_for_reading(path, stack)
         file = EventFile(connection, path, Codec())
         stack.callback(file.close)
-        reader = SqliteReader(file, identity(file))
+        reader = SqliteReader(file, identity(file), path)
         stack.pop_all()
     return writer, reader, file
