@@ -192,6 +192,7 @@ class Conductor(Turns):
                         at=self.ledger.clock.now(),
                         activation=staged.identity.activation,
                         timings_ms=timer.ms,
+                        probed_ms=staged.probed_ms,
                     )
                 )
             except BaseException as error:

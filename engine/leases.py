@@ -203,6 +203,10 @@ class Gate:
         self._idle: anyio.Event | None = None
         self._moved: anyio.Event | None = None
 
+    def now(self) -> float:
+        """Seconds on the clock by which durations are measured."""
+        return self._monotonic()
+
     def lease(self, holder: str, kind: Kind, parent: Lease | None = None) -> Lease:
         """A lease to enter. Nothing is granted or counted before ``async with``."""
         return Lease(self, holder, kind, parent)

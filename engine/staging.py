@@ -72,6 +72,7 @@ class Context:
         self.gate = gate
         self.branches: dict[str, Branch] = {}
         self.bindings: dict[str, Binding] = {}
+        self.probed_ms: dict[str, float] = {}  # of each resource that passed its probe: what bind and probe took
 
     @property
     def identity(self) -> Identity:
@@ -147,7 +148,6 @@ class Staging:
         self._timer = timer
         self._marks: dict[str, str] = {}
         self._old: dict[str, tuple[Branch, Binding]] = {}  # rewound, not yet discarded
-        self._probed: set[str] = set()
         self._working = Working()
         self._owner = Owner(env=gate.identity.env, epoch=gate.identity.epoch)
 
@@ -184,12 +184,13 @@ class Staging:
     async def _bind(self, name: str) -> None:
         bindings = self.context.bindings
         needs = Needs(bindings={needed: bindings[needed] for needed in self._contract.resources[name].depends_on})
+        began = self.context.gate.now()
         with self._timer(f"bind {name}"):
             resource = self._resources[name]
             binding = await resource.bind(self.context.branches[name], self.context.identity, needs)
             bindings[name] = binding
             await resource.probe(binding)
-        self._probed.add(name)
+        self.context.probed_ms[name] = round((self.context.gate.now() - began) * 1000, 3)
 
     def _is_store(self, name: str) -> bool:
         spec = self._contract.resources[name]
@@ -262,7 +263,7 @@ class Staging:
     def _check(self) -> None:
         """I8: a context is ready only when everything is bound and probed."""
         names = set(self._contract.order)
-        assert self._probed == names, "I8: a resource was not probed"
+        assert self.context.probed_ms.keys() == names, "I8: a resource was not probed"
         assert self.context.bindings.keys() == self.context.branches.keys() == names, "I8: a resource is not bound"
         assert not self._old, "a rewound branch is left over"
 

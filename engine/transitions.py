@@ -186,6 +186,7 @@ class Publish(Command, frozen=True, kw_only=True):
     source_actions: int = 0
     activation: int = 0  # 0: the environment is not bound by this publish
     timings_ms: dict[str, float] = {}
+    probed_ms: dict[str, float] = {}  # of the activation: every resource, with what bind and probe took
 
 
 class Abort(Command, frozen=True, kw_only=True):
@@ -195,6 +196,7 @@ class Abort(Command, frozen=True, kw_only=True):
     reason: str
     component: str = ""
     held: tuple[Held, ...] = ()
+    activation: int = 0  # of what was being staged
 
 
 class Recover(Command, frozen=True, kw_only=True):
@@ -208,6 +210,7 @@ class Activate(Command, frozen=True, kw_only=True):
 
     activation: int
     timings_ms: dict[str, float] = {}
+    probed_ms: dict[str, float] = {}
 
 
 class Park(Command, frozen=True, kw_only=True):
@@ -295,10 +298,13 @@ def _events(capsule: Capsule, command: Command) -> tuple[Event, ...]:
             return _abort(capsule, command)
         case Recover(transition=name):
             return _recover(capsule, command, name)
-        case Activate(activation=number, timings_ms=timings):
+        case Activate(activation=number, timings_ms=timings, probed_ms=probed):
             if number <= capsule.activation:
                 raise IllegalTransition(f"activation {number} of {env} is not new", environment=env)
-            return (EnvironmentActivated(at=at, env=env, generation=head, activation=number, timings_ms=timings),)
+            activated = EnvironmentActivated(
+                at=at, env=env, generation=head, activation=number, timings_ms=timings, probed_ms=probed
+            )
+            return (activated,)
         case Park(reason=reason):
             return (EnvironmentParked(at=at, env=env, generation=head, reason=reason),)
         case Retire():
@@ -343,7 +349,13 @@ def _publish(capsule: Capsule, command: Publish) -> tuple[Event, ...]:
         assert op != "snapshot", "a continuing transition keeps its activation"
         assert command.activation > capsule.activation, "activation numbers rise"
         events.append(
-            EnvironmentActivated(at=command.at, env=command.env, generation=generation, activation=command.activation)
+            EnvironmentActivated(
+                at=command.at,
+                env=command.env,
+                generation=generation,
+                activation=command.activation,
+                probed_ms=command.probed_ms,
+            )
         )
     return tuple(events)
 
@@ -361,6 +373,7 @@ def _abort(capsule: Capsule, command: Abort) -> tuple[Event, ...]:
         reason=command.reason,
         component=command.component,
         held=command.held,
+        activation=command.activation,
     )
     return (aborted,)
 

@@ -174,12 +174,13 @@ class Turns:
         if isinstance(error, InDoubt):
             run.live.doubt = True
             return
+        given_up = run.staging.context.identity.activation if run.staging is not None else 0
         await self._discard(run.live, run.staging)
         reached = self.ledger.world.reachable() if run.sealed else frozenset()
         for name, sealed in run.sealed.items():
             if (name, sealed.version) not in reached:
                 await quietly(name, "discard", self.resources[name].discard(sealed), self.settings.discard_s)
-        if await self._abort(env, run.live, error, run):
+        if await self._abort(env, run.live, error, run, given_up):
             await self._thaw(env, run, published=False)
 
     async def _unfound(self, env: str, live: Live, staging: Staging | None, error: BaseException) -> None:
@@ -189,9 +190,9 @@ class Turns:
             return
         with anyio.CancelScope(shield=True):
             await self._discard(live, staging)
-            await self._abort(env, live, error, None)
+            await self._abort(env, live, error, None, staging.context.identity.activation if staging is not None else 0)
 
-    async def _abort(self, env: str, live: Live, error: BaseException, run: Run | None) -> bool:
+    async def _abort(self, env: str, live: Live, error: BaseException, run: Run | None, activation: int) -> bool:
         """Journal the end of a transition that was begun; False when that is impossible: it stays frozen then."""
         if self.ledger.world.capsule(env).transition is None:
             return True
@@ -202,6 +203,7 @@ class Turns:
             reason=str(error) or type(error).__name__,
             component=error.component if isinstance(error, ComponentFailed) else "",
             held=run.drain.held if run is not None else (),
+            activation=activation,
         )
         try:
             await self.ledger.commit(abort, may_ride=True)
@@ -264,6 +266,7 @@ class Turns:
             held=run.drain.held if run is not None else (),
             source_actions=source_actions,
             activation=staged.identity.activation if staged is not None else 0,
+            probed_ms=staged.probed_ms if staged is not None else {},
             timings_ms=timer.ms,
         )
 

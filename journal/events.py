@@ -149,6 +149,7 @@ class TransitionAborted(Base, frozen=True, kw_only=True, tag="transition.aborted
     reason: str
     component: str = ""
     held: tuple[Held, ...] = ()
+    activation: int = 0  # of the successor that was being staged, and is never used; 0: none was
 
 
 class EnvironmentForked(Base, frozen=True, kw_only=True, tag="environment.forked/1"):
@@ -161,12 +162,16 @@ class EnvironmentForked(Base, frozen=True, kw_only=True, tag="environment.forked
 
 
 class EnvironmentActivated(Base, frozen=True, kw_only=True, tag="environment.activated/1"):
-    """The environment was bound in a slot and probed; its content is that of its generation."""
+    """The environment was bound in a slot and probed; its content is that of its generation.
+
+    ``probed_ms`` names every resource that was bound and passed its readiness probe, with the time that both took.
+    """
 
     env: str
     generation: int
     activation: int
     timings_ms: dict[str, float] = {}
+    probed_ms: dict[str, float] = {}
 
 
 class EnvironmentParked(Base, frozen=True, kw_only=True, tag="environment.parked/1"):
