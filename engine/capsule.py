@@ -22,6 +22,7 @@ from statefork.engine.transitions import Phase, step
 from statefork.journal.events import (
     ActionBegun,
     BaseProvisioned,
+    CommandAnswered,
     ContractRegistered,
     EngineStarted,
     EnvironmentActivated,
@@ -39,7 +40,7 @@ from statefork.journal.events import (
 )
 from statefork.journal.values import Component, Moment, Value
 
-__all__ = ["Capsule", "Generation", "Phase", "Transition", "World", "evolve"]
+__all__ = ["Answered", "Capsule", "Generation", "Phase", "Transition", "World", "evolve"]
 
 
 class Generation(Value, frozen=True, kw_only=True):
@@ -124,6 +125,7 @@ _CONTROL = (
     | EnvironmentActivated
     | EnvironmentParked
     | EnvironmentRetired
+    | CommandAnswered
 )
 
 
@@ -162,7 +164,7 @@ def evolve(capsule: Capsule | None, event: Event) -> Capsule | None:
         case EnvironmentForked():
             known = _known(capsule, event.env)
             return replace(known, children=(*known.children, event.child))
-        case TransitionDrained() | EnvironmentParked() | EnvironmentRetired():
+        case TransitionDrained() | EnvironmentParked() | EnvironmentRetired() | CommandAnswered():
             return replace(_known(capsule, event.env), phase=phase)
 
 
@@ -196,6 +198,13 @@ def _published(capsule: Capsule, event: GenerationPublished, phase: Phase) -> Ca
     )
 
 
+class Answered(Value, frozen=True, kw_only=True):
+    """What a command with a key has led to, by part (0: as a whole). ``request``: the command in words."""
+
+    request: str
+    parts: dict[int, Moment]
+
+
 class World:
     """The fold of a whole journal: every environment, contract and base. Mutable only by ``apply``."""
 
@@ -206,6 +215,7 @@ class World:
         self.versions: dict[str, int] = {}  # environment -> number of events in its control stream
         self.contracts: dict[str, ContractRegistered] = {}
         self.bases: dict[str, dict[str, Component]] = {}  # contract digest -> manifest
+        self.answers: dict[str, Answered] = {}  # by key
 
     def apply(self, event: Event) -> None:
         """Take one event into account, in journal order."""
@@ -218,6 +228,9 @@ class World:
                 self.environments[env] = after
             if not isinstance(event, ActionBegun):
                 self.versions[env] = self.versions.get(env, 0) + 1
+            if isinstance(event, CommandAnswered):
+                answered = self.answers.setdefault(event.key, Answered(request=event.request, parts={}))
+                answered.parts[event.part] = Moment(env=env, generation=event.generation)
             return
         match event:
             case JournalCreated():

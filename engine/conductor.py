@@ -14,6 +14,7 @@ import msgspec
 
 from statefork.engine.capsule import Phase
 from statefork.engine.cut import take_cut
+from statefork.engine.keyed import Note
 from statefork.engine.live import Live, Timer
 from statefork.engine.ports import Mortal
 from statefork.engine.settings import DrainPolicy
@@ -43,6 +44,7 @@ class Conductor(Turns):
         origin: Moment | None = None,
         actions: int = 0,
         activate: bool = True,
+        note: Note | None = None,
     ) -> Moment:
         """A new environment whose first generation has these components. ``origin`` None: it is its own origin.
 
@@ -76,7 +78,7 @@ class Conductor(Turns):
                     commands.append(
                         NoteFork(env=source.env, at=now(), generation=source.generation, child=env, how=how)
                     )
-                await self.ledger.commit(*commands)
+                await self.ledger.commit(*commands, *self._noted(env, note))
             except BaseException as error:
                 await self._unfound(env, live, staging, error)
                 await self._forget(env)
@@ -90,21 +92,26 @@ class Conductor(Turns):
         return first
 
     @in_own_task
-    async def snapshot(self, env: str, drain: DrainPolicy | None = None) -> Moment:
+    async def snapshot(self, env: str, drain: DrainPolicy | None = None, *, note: Note | None = None) -> Moment:
         """Publish the present, continuing: epoch, activation and bindings stay. A parked environment is its head."""
         async with self._turn(env) as live:
             capsule = self.usable(env)
             if capsule.phase is Phase.PARKED:
+                if note is not None:
+                    await self.ledger.commit(*self._noted(env, note))
                 return capsule.moment
             async with self._frozen(live, self._begin(env, "snapshot"), hold_s=self._hold_s(drain)) as run:
                 await self._drain(run, drain, may_fence=False)
                 manifest = await take_cut(self.contract, self.resources, run, deadline_s=self.settings.seal_s)
-                await self.ledger.commit(self._publish(env, manifest, run.timer, run=run))
+                publish = self._publish(env, manifest, run.timer, run=run)
+                await self.ledger.commit(publish, *self._noted(env, note))
             await self._thaw(env, run)
             return self.ledger.world.capsule(env).moment
 
     @in_own_task
-    async def switch(self, env: str, op: Operation, source: Moment, drain: DrainPolicy | None = None) -> Moment:
+    async def switch(
+        self, env: str, op: Operation, source: Moment, drain: DrainPolicy | None = None, *, note: Note | None = None
+    ) -> Moment:
         """Publish the components of ``source`` as the next generation, in a new epoch (reset, restore)."""
         async with self._turn(env) as live:
             capsule = self.usable(env)
@@ -113,7 +120,7 @@ class Conductor(Turns):
                 begin = self._begin(env, op, source)
                 timer = Timer(self.ledger.clock.monotonic)
                 publish = self._publish(env, origin.manifest, timer, source_actions=origin.actions)
-                await self.ledger.commit(begin, publish)
+                await self.ledger.commit(begin, publish, *self._noted(env, note))
                 return self.ledger.world.capsule(env).moment
             async with self.seating.slots.staging_place():
                 async with self._frozen(live, self._begin(env, op, source), hold_s=self._hold_s(drain)) as run:
@@ -124,7 +131,8 @@ class Conductor(Turns):
                     await self.ledger.commit(
                         self._publish(
                             env, origin.manifest, run.timer, run=run, staged=staged, source_actions=origin.actions
-                        )
+                        ),
+                        *self._noted(env, note),
                     )
                 self._serve(live, staged)
                 await self._close(run.context)
@@ -167,6 +175,10 @@ class Conductor(Turns):
             return error.message
         return ""
 
+    def _noted(self, env: str, note: Note | None) -> tuple[Command, ...]:
+        """What a command with a key adds to the append of its effect."""
+        return () if note is None else (note.answer(env, self.ledger.clock.now()),)
+
     def _hold_s(self, drain: DrainPolicy | None) -> float:
         return (drain or self.settings.drain).hold_s
 
@@ -204,16 +216,16 @@ class Conductor(Turns):
             self._serve(live, staged)
 
     @in_own_task
-    async def retire(self, env: str, drain: DrainPolicy | None = None) -> None:
+    async def retire(self, env: str, drain: DrainPolicy | None = None, *, note: Note | None = None) -> None:
         """End the environment. Its history stays."""
         async with self._turn(env) as live:
-            command = Retire(env=env, at=self.ledger.clock.now())
+            commands = (Retire(env=env, at=self.ledger.clock.now()), *self._noted(env, note))
             if live.context is None:
-                await self.ledger.commit(command)
+                await self.ledger.commit(*commands)
             else:
                 async with self._frozen(live, self._begin(env, "snapshot"), quiet="retire") as run:
                     await self._drain(run, drain or self.settings.drain_at_end, may_fence=True)
-                    await self.ledger.commit(command)
+                    await self.ledger.commit(*commands)
                 live.context = None
                 await self._close(run.context)
             await self._forget(env)

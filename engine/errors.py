@@ -110,6 +110,18 @@ class LimitReached(StateforkError):
     code = "limit_reached"
 
 
+class KeyReused(StateforkError):
+    """A command's key was given before with another command. ``facts``: key, before, now (both commands in words)."""
+
+    code = "key_reused"
+
+
+class InvalidKey(StateforkError):
+    """The text can't be a command's key."""
+
+    code = "invalid_key"
+
+
 class NoSlot(StateforkError):
     """An environment waited for a slot until its deadline. ``facts``: environment, kind, slots, position."""
 
@@ -147,6 +159,23 @@ class InDoubt(StateforkError):
     """An append got no answer and could not be read back: the environment stays frozen until recovery settles it."""
 
     code = "in_doubt"
+
+
+class PartialFailure(StateforkError):
+    """Some environments of a bulk command failed. ``done`` names the others, ``failed`` gives each failure."""
+
+    code = "partial_failure"
+
+    def __init__(self, doing: str, done: Sequence[str], failed: Mapping[str, StateforkError]) -> None:
+        first = next(iter(failed.values()))
+        super().__init__(
+            f"{doing} of {len(failed)} of {len(done) + len(failed)} environments failed ({', '.join(failed)}): {first}",
+            hint="The others are done; a command with a key can be given again, and does only the rest" if done else "",
+            done=", ".join(done),
+            failed=", ".join(failed),
+        )
+        self.done = tuple(done)
+        self.failed = dict(failed)
 
 
 class PartialFork(StateforkError):

@@ -7,23 +7,22 @@ side by side. Leases, actions and requests never wait for a transition: a frozen
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
 
-import anyio
-
 from statefork.engine.acting import Acting, ActResult, Check, EvaluationContext
 from statefork.engine.admission import Admitted, refuse
+from statefork.engine.bulk import Bulk, BulkResult
 from statefork.engine.capsule import Capsule, Generation, World
 from statefork.engine.collect import GcReport, collect
 from statefork.engine.conductor import Conductor
 from statefork.engine.contract import Contract
 from statefork.engine.entry import Entry
-from statefork.engine.errors import EnvironmentExists, LimitReached, NotReady, StateforkError
+from statefork.engine.errors import NotReady
+from statefork.engine.keyed import Keys
 from statefork.engine.ledger import Ledger
 from statefork.engine.lifecycle import closing, opening
 from statefork.engine.ports import AdmissionRequest, Blobs, Clock, RequestLease, Resource
@@ -35,13 +34,13 @@ from statefork.engine.slots import Slots
 from statefork.engine.staging import Context
 from statefork.journal.events import InputRecorded
 from statefork.journal.log import Journal
-from statefork.journal.values import Binding, Branch, Json, Moment, Observation, Value
+from statefork.journal.values import Binding, Branch, Json, Moment, Observation
 
 __all__ = [
     "ActResult",
+    "BulkResult",
     "DrainPolicy",
     "EvaluationContext",
-    "ForkResult",
     "Kernel",
     "Settings",
     "open_kernel",
@@ -49,14 +48,6 @@ __all__ = [
 
 _SETTINGS = Settings()
 _CLOCK = SystemClock()
-
-
-class ForkResult(Value, frozen=True, kw_only=True):
-    """One child of a fork: its first moment, or why there is none."""
-
-    env: str
-    moment: Moment | None = None
-    error: StateforkError | None = None
 
 
 class Kernel:
@@ -75,103 +66,100 @@ class Kernel:
         self._ledger = conductor.ledger
         self._acting = Acting(conductor)
         self._bases = bases
+        self._keys = Keys(self.world)
+        self._bulk = Bulk(conductor, bases, self._keys)
         self._blobs = blobs
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
-    async def create(self, env: str, *, activate: bool = True) -> Moment:
+    # With a ``key`` a command may be given again, by a caller that can't know whether it had happened: see
+    # :mod:`statefork.engine.keyed`. All of them raise KeyReused, InvalidKey for a key that is none of theirs.
+
+    async def create(self, env: str, *, activate: bool = True, key: str = "") -> Moment:
         """A new environment over the contract's bases; its generation 1 is bound and probed (unless told not to).
 
         Raises EnvironmentExists, UnknownRef (no name), TransitionAborted; the name stays free then.
         """
         check_env_name(env)
-        manifest = await self._bases.manifest()
-        return await self._conductor.found(env, "create", manifest, activate=activate)
+        async with self._keys.command(key, "create", env) as told:
+            manifest = await self._bases.manifest()
+            found = self._conductor.found
+            return told.whole or await found(env, "create", manifest, activate=activate, note=told.note())
 
-    async def snapshot(self, env: str, *, drain: DrainPolicy | None = None) -> Moment:
-        """Publish the present, continuing. Of a parked environment it is the head, and nothing is written.
+    async def create_each(self, envs: Sequence[str], *, activate: bool = True, key: str = "") -> list[BulkResult]:
+        """Several at once, each of which succeeds or fails on its own; as many are bound as there are slots.
+
+        Raises LimitReached, EnvironmentExists (a name given twice).
+        """
+        return await self._bulk.create(envs, activate=activate, key=key)
+
+    async def snapshot(self, env: str, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
+        """Publish the present, continuing. Of a parked environment it is the head, and no generation is written.
 
         Raises DrainTimeout, TornCut, TransitionAborted, HeldByCaller.
         """
-        return await self._conductor.snapshot(env, drain)
+        async with self._keys.command(key, "snapshot", env) as told:
+            return told.whole or await self._conductor.snapshot(env, drain, note=told.note())
 
-    async def reset(self, env: str, *, drain: DrainPolicy | None = None) -> Moment:
+    async def reset(self, env: str, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
         """Back to the origin's components, as a new generation in a new epoch. Raises as ``restore`` does."""
-        return await self._conductor.switch(env, "reset", self._conductor.usable(env).origin, drain)
+        async with self._keys.command(key, "reset", env) as told:
+            origin = self._conductor.usable(env).origin
+            return told.whole or await self._conductor.switch(env, "reset", origin, drain, note=told.note())
 
-    async def restore(self, env: str, target: Moment, *, drain: DrainPolicy | None = None) -> Moment:
+    async def reset_each(
+        self, envs: Sequence[str], *, drain: DrainPolicy | None = None, key: str = ""
+    ) -> list[BulkResult]:
+        """Several at once, each of which succeeds or fails on its own. Raises LimitReached, EnvironmentExists."""
+        return await self._bulk.reset(envs, drain=drain, key=key)
+
+    async def restore(self, env: str, target: Moment, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
         """The components of any published generation of this contract, as a new generation in a new epoch.
 
         A parked environment stays parked. Raises UnknownRef, DrainTimeout, TransitionAborted, HeldByCaller.
         """
         self._usable(target)
-        return await self._conductor.switch(env, "restore", target, drain)
+        async with self._keys.command(key, "restore", env, str(target)) as told:
+            return told.whole or await self._conductor.switch(env, "restore", target, drain, note=told.note())
 
     async def fork(
         self,
         source: Moment | str,
-        children: Sequence[str],
+        children: Sequence[str] | int,
         *,
         activate: bool = True,
         drain: DrainPolicy | None = None,
-    ) -> list[ForkResult]:
+        key: str = "",
+    ) -> list[BulkResult]:
         """Children that continue from a published generation, or from the present of an environment (its name).
 
         The present is one continuing snapshot for all children; the source serves again when it is published, before
-        the first child is staged. Each child then succeeds or fails on its own. Raises what ``snapshot`` raises,
-        UnknownRef, EnvironmentExists (a name given twice), LimitReached.
+        the first child is staged. Each child then succeeds or fails on its own; as many are bound as there are slots.
+        ``children``: their names, or how many. Raises what ``snapshot`` raises, UnknownRef, EnvironmentExists (a name
+        given twice), LimitReached.
         """
-        self.check_children(len(children))
-        for name, times in Counter(children).items():
-            check_env_name(name)
-            if times > 1:
-                raise EnvironmentExists(f"two children can't both be called {name}", environment=name)
-        moment = await self._moment(source, drain)
-        results: dict[str, ForkResult] = {}
-        limiter = anyio.CapacityLimiter(self.settings.parallel_max)
-
-        async def bear(name: str) -> None:
-            parent = self._usable(moment)
-            try:
-                async with limiter:
-                    born = await self._conductor.found(
-                        name,
-                        "fork",
-                        parent.manifest,
-                        source=moment,
-                        origin=self.world.capsule(moment.env).origin,
-                        actions=parent.actions,
-                        activate=activate,
-                    )
-                results[name] = ForkResult(env=name, moment=born)
-            except StateforkError as error:
-                results[name] = ForkResult(env=name, error=error)
-
-        async with anyio.create_task_group() as tasks:
-            for name in children:
-                tasks.start_soon(bear, name)
-        return [results[name] for name in children]
-
-    def check_children(self, number: int) -> None:
-        """Raises LimitReached unless one fork may have so many children."""
-        most = self.settings.children_max
-        if not 1 <= number <= most:
-            raise LimitReached(
-                f"a fork has 1 to {most} children, not {number}",
-                hint="Fork several times, or raise children_max in the engine's settings." if number > most else "",
-                limit="children_max",
-                most=most,
-                asked=number,
-            )
+        return await self._bulk.fork(source, children, activate=activate, drain=drain, key=key)
 
     async def clone(
-        self, source: Moment | str, env: str, *, activate: bool = True, drain: DrainPolicy | None = None
+        self,
+        source: Moment | str,
+        env: str,
+        *,
+        activate: bool = True,
+        drain: DrainPolicy | None = None,
+        key: str = "",
     ) -> Moment:
         """A new environment whose origin, generation 1, is the given moment (or the present of an environment)."""
         check_env_name(env)
-        moment = await self._moment(source, drain)
-        manifest = self._usable(moment).manifest
-        return await self._conductor.found(env, "clone", manifest, source=moment, activate=activate)
+        async with self._keys.command(key, "clone", str(source), env) as told:
+            if told.whole:
+                return told.whole
+            moment = source if isinstance(source, Moment) else told.parts.get(1)
+            if moment is None:
+                moment = await self._conductor.snapshot(str(source), drain, note=told.note(1))
+            manifest = self._usable(moment).manifest
+            found = self._conductor.found
+            return await found(env, "clone", manifest, source=moment, activate=activate, note=told.note())
 
     async def park(self, env: str, reason: str = "", *, drain: DrainPolicy | None = None) -> None:
         """Seal the tail (published as a snapshot where it is dirty) and unbind: the environment costs only disk."""
@@ -181,9 +169,11 @@ class Kernel:
         """Bind and probe a parked environment. Acting on it or leasing it does so too."""
         await self._conductor.activate(env)
 
-    async def retire(self, env: str, *, drain: DrainPolicy | None = None) -> None:
+    async def retire(self, env: str, *, drain: DrainPolicy | None = None, key: str = "") -> None:
         """End an environment. What runs in it is revoked unless ``drain`` says otherwise; its history stays."""
-        await self._conductor.retire(env, drain)
+        async with self._keys.command(key, "retire", env) as told:
+            if not told.whole:
+                await self._conductor.retire(env, drain, note=told.note())
 
     def pinned(self, env: str) -> AbstractContextManager[None]:
         """Inside the body the environment does not give its slot to another. Raises UnknownEnvironment."""
@@ -193,12 +183,6 @@ class Kernel:
     async def recover(self, env: str) -> Moment:
         """Give up the tail of an environment whose runtime died: its last published components serve again."""
         return await self._conductor.recover(env)
-
-    async def _moment(self, source: Moment | str, drain: DrainPolicy | None) -> Moment:
-        if isinstance(source, str):
-            return await self._conductor.snapshot(source, drain)
-        self._usable(source)
-        return source
 
     def _usable(self, moment: Moment) -> Generation:
         generation = self.world.generation(moment)
@@ -327,15 +311,18 @@ async def open_kernel(
     blobs: Blobs,
     settings: Settings = _SETTINGS,
     clock: Clock = _CLOCK,
+    pid: int | None = None,
 ) -> AsyncIterator[Kernel]:
     """Fold the journal, start the resources, settle what a crash left, and serve until the body ends.
 
-    Closing parks every environment and stops the resources, also after an exception or a cancellation. Raises
+    Closing parks every environment and stops the resources, also after an exception or a cancellation. ``pid`` is what
+    the journal says of this process: its own number, unless two runs are to write the very same journal. Raises
     ContractError where ``resources`` are not the contract's, JournalCorrupt, and what starting a resource raises.
     """
     ledger = await Ledger.load(journal, clock, settle_s=settings.settle_s)
     conductor = Conductor(ledger, contract, resources, settings)
-    async with opening(conductor, pid=os.getpid(), release=version("statefork")) as (run, report):
+    number = os.getpid() if pid is None else pid
+    async with opening(conductor, pid=number, release=version("statefork")) as (run, report):
         kernel = Kernel(conductor, Bases(conductor), blobs, report)
         try:
             yield kernel

@@ -28,6 +28,7 @@ from statefork.engine.errors import (
 )
 from statefork.engine.errors import EnvironmentRetired as RetiredError
 from statefork.journal.events import (
+    CommandAnswered,
     EnvironmentActivated,
     EnvironmentCreated,
     EnvironmentForked,
@@ -108,6 +109,10 @@ TABLE: tuple[Row, ...] = (
     Row(Phase.SHIFTING, EnvironmentForked, Phase.SHIFTING),
     Row(Phase.RECOVERING, EnvironmentForked, Phase.RECOVERING),
     Row(Phase.RETIRED, EnvironmentForked, Phase.RETIRED),
+    # What a command with a key has led to is told beside its effect, in the same append.
+    Row(Phase.SERVING, CommandAnswered, Phase.SERVING),
+    Row(Phase.PARKED, CommandAnswered, Phase.PARKED),
+    Row(Phase.RETIRED, CommandAnswered, Phase.RETIRED),
 )
 
 _STEPS: Mapping[tuple[Phase, type[Event], str], Phase] = {
@@ -231,6 +236,14 @@ class NoteFork(Command, frozen=True, kw_only=True):
     how: Literal["fork", "clone"]
 
 
+class Answer(Command, frozen=True, kw_only=True):
+    """Keep what a command with a key has led to: the environment's generation after the commands before this one."""
+
+    key: str
+    request: str
+    part: int = 0
+
+
 def decide(capsule: Capsule | None, command: Command) -> tuple[Event, ...]:
     """The events that the command leads to, all of which the table allows from the capsule's phase.
 
@@ -313,6 +326,8 @@ def _events(capsule: Capsule, command: Command) -> tuple[Event, ...]:
             if generation not in capsule.generations:
                 raise UnknownRef(f"{env}@{generation} was never published", environment=env, generation=generation)
             return (EnvironmentForked(at=at, env=env, generation=generation, child=child, how=how),)
+        case Answer(key=key, request=request, part=part):
+            return (CommandAnswered(at=at, env=env, key=key, request=request, generation=head, part=part),)
         case _:
             raise AssertionError(f"unknown command {type(command).__name__}")
 

@@ -189,6 +189,20 @@ class EnvironmentRetired(Base, frozen=True, kw_only=True, tag="environment.retir
     generation: int
 
 
+class CommandAnswered(Base, frozen=True, kw_only=True, tag="command.answered/1"):
+    """A command that bore a key has had this effect; in the same append as the effect. Who repeats it gets the answer.
+
+    ``request`` is the command in words, by which a key that is used for two commands is noticed. ``part`` counts the
+    children of a fork and the environments of a bulk command from 1; 0 is what a command led to as a whole.
+    """
+
+    env: str
+    key: str
+    request: str
+    generation: int
+    part: int = 0
+
+
 # --- act/<id>: activity -----------------------------------------------------------------------------------------
 
 
@@ -306,6 +320,7 @@ Event = (
     | EnvironmentActivated
     | EnvironmentParked
     | EnvironmentRetired
+    | CommandAnswered
     | ActionBegun
     | ActionEnded
     | LeaseRevoked
@@ -321,6 +336,7 @@ __all__ = [
     "ActionBegun",
     "ActionEnded",
     "BaseProvisioned",
+    "CommandAnswered",
     "Component",
     "ContractRegistered",
     "EngineStarted",

@@ -125,22 +125,26 @@ class Environment:
 
     # --- transitions --------------------------------------------------------------------------------------------
 
-    async def snapshot(self, *, drain: DrainPolicy | None = None) -> Moment:
+    # ``key``: as in Engine.create.
+
+    async def snapshot(self, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
         """Publish the present as a new generation; the agent goes on undisturbed. Raises TransitionAborted."""
-        return await self.kernel.snapshot(self.name, drain=drain)
+        return await self.kernel.snapshot(self.name, drain=drain, key=key)
 
-    async def reset(self, *, drain: DrainPolicy | None = None) -> Moment:
+    async def reset(self, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
         """Go back to the origin, as a new generation. Raises TransitionAborted: then the old generation serves."""
-        return await self.kernel.reset(self.name, drain=drain)
+        return await self.kernel.reset(self.name, drain=drain, key=key)
 
-    async def restore(self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None) -> Moment:
+    async def restore(
+        self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None, key: str = ""
+    ) -> Moment:
         """Go back to a generation (a number means one of this environment), as a new generation.
 
         Raises UnknownRef, TransitionAborted.
         """
         ref = f"{self.name}@{target}" if isinstance(target, int) else target
         moment = resolve(as_ref(ref), self.kernel.histories())
-        return await self.kernel.restore(self.name, moment, drain=drain)
+        return await self.kernel.restore(self.name, moment, drain=drain, key=key)
 
     async def park(self, reason: str = "") -> None:
         """Seal and unbind: the environment costs only disk until it is used again."""
@@ -154,9 +158,9 @@ class Environment:
         """Inside the body the environment does not give its slot to another."""
         return self.kernel.pinned(self.name)
 
-    async def retire(self) -> None:
+    async def retire(self, *, key: str = "") -> None:
         """End the environment. Its history stays readable; generations that others build on survive."""
-        await self.kernel.retire(self.name)
+        await self.kernel.retire(self.name, key=key)
 
     # --- where things are ---------------------------------------------------------------------------------------
 

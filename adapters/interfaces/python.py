@@ -25,8 +25,8 @@ from statefork.adapters.interfaces.views import Cost, ProcessCost
 from statefork.adapters.interfaces.worlds import Progress
 from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.collect import GcReport
-from statefork.engine.errors import ContractError, ForeignHandle, PartialFork
-from statefork.engine.kernel import Kernel, Settings
+from statefork.engine.errors import ContractError, ForeignHandle, PartialFailure, PartialFork
+from statefork.engine.kernel import BulkResult, DrainPolicy, Kernel, Settings
 from statefork.engine.memory import process_pss
 from statefork.engine.ports import Blobs, Change, Resident
 from statefork.engine.recovery import RecoveryReport
@@ -74,54 +74,66 @@ class Engine:
         self.kernel.world.capsule(name)
         return Environment(self.kernel, self.blobs, name)
 
-    async def create(self, name: str) -> Environment:
+    async def create(self, name: str, *, key: str = "") -> Environment:
         """A new environment over the contract's base: generation 1, bound and probed.
+
+        ``key``, here and below: a text of the caller's choice. Who gives the same command again with the same key gets
+        the answer of the first time, and nothing happens twice: also after a crash, and for ever. Raises KeyReused
+        where it was given with another command.
 
         Raises EnvironmentExists, TransitionAborted (naming the component that failed).
         """
-        await self.kernel.create(name)
+        await self.kernel.create(name, key=key)
         return self.environment(name)
 
+    async def create_many(self, names: Sequence[str], *, key: str = "") -> list[Environment]:
+        """Several at once; as many are bound as there are slots, the others when they are used.
+
+        Each succeeds or fails on its own: PartialFailure carries the names of those that are there, and the others'
+        errors. Raises LimitReached.
+        """
+        results = await self.kernel.create_each(names, key=key)
+        _check_all("create", results)
+        return [self.environment(result.env) for result in results]
+
+    async def reset_many(
+        self, names: Sequence[str], *, drain: DrainPolicy | None = None, key: str = ""
+    ) -> list[Moment]:
+        """Several back to their origins at once; each succeeds or fails on its own (PartialFailure)."""
+        results = await self.kernel.reset_each(names, drain=drain, key=key)
+        return _check_all("reset", results)
+
     async def fork(
-        self, ref: str | Ref | Moment, *, n: int = 1, names: Sequence[str] | None = None
+        self, ref: str | Ref | Moment, *, n: int = 1, names: Sequence[str] | None = None, key: str = ""
     ) -> list[Environment]:
         """``n`` children that continue from a moment: the present (one snapshot for all), or a published generation.
 
-        Children are called ``<parent>-f1`` and so on unless ``names`` says otherwise. Each succeeds or fails on its
-        own: PartialFork carries the survivors' names and the others' errors. Raises UnknownRef, LimitReached.
+        Children are called ``<parent>-f1`` and so on unless ``names`` says otherwise; as many are bound as there are
+        slots, the others when they are used. Each succeeds or fails on its own: PartialFork carries the survivors'
+        names and the others' errors. A repetition with the same ``key`` returns the same children, and makes those
+        that had failed, of the same moment. Raises UnknownRef, LimitReached.
         """
         ref = as_ref(ref)
-        self.kernel.check_children(len(names) if names is not None else n)
-        chosen = tuple(names) if names is not None else self._free_names(ref.env, n)
         self.kernel.world.capsule(ref.env)
         source = ref.env if ref.is_now else resolve(ref, self.kernel.histories())
-        results = await self.kernel.fork(source, chosen)
+        results = await self.kernel.fork(source, n if names is None else tuple(names), key=key)
         failed = {result.env: result.error for result in results if result.error is not None}
         born = [self.environment(result.env) for result in results if result.error is None]
         if failed:
             raise PartialFork(str(ref), [child.name for child in born], failed)
         return born
 
-    async def clone(self, ref: str | Ref | Moment, name: str) -> Environment:
+    async def clone(self, ref: str | Ref | Moment, name: str, *, key: str = "") -> Environment:
         """A new environment whose origin (generation 1) is that moment. Raises UnknownRef, EnvironmentExists."""
         ref = as_ref(ref)
         self.kernel.world.capsule(ref.env)
-        await self.kernel.clone(ref.env if ref.is_now else resolve(ref, self.kernel.histories()), name)
+        source = ref.env if ref.is_now else resolve(ref, self.kernel.histories())
+        await self.kernel.clone(source, name, key=key)
         return self.environment(name)
 
     def moment(self, ref: str | Ref | Moment) -> Moment:
         """The published generation a ref names. Raises UnknownRef with the nearest one."""
         return resolve(as_ref(ref), self.kernel.histories())
-
-    def _free_names(self, parent: str, n: int) -> tuple[str, ...]:
-        names: list[str] = []
-        number = 0
-        while len(names) < n:
-            number += 1
-            name = f"{parent}-f{number}"
-            if name not in self.capsules:
-                names.append(name)
-        return tuple(names)
 
     # --- the past -----------------------------------------------------------------------------------------------
 
@@ -168,6 +180,14 @@ class Engine:
             if isinstance(resource, Resident)
         }
         return await anyio.to_thread.run_sync(_cost, processes, private)
+
+
+def _check_all(doing: str, results: Sequence[BulkResult]) -> list[Moment]:
+    """The moments of all. Raises PartialFailure when one has none."""
+    failed = {result.env: result.error for result in results if result.error is not None}
+    if failed:
+        raise PartialFailure(doing, [result.env for result in results if result.error is None], failed)
+    return [result.moment for result in results if result.moment is not None]
 
 
 def _cost(processes: Mapping[str, Sequence[int]], private: dict[str, dict[str, int]]) -> Cost:

@@ -135,20 +135,22 @@ class Environment:
 
     # --- transitions --------------------------------------------------------------------------------------------
 
-    def snapshot(self, *, drain: DrainPolicy | None = None) -> Moment:
+    # ``key``: as in Engine.create.
+
+    def snapshot(self, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
         """Publish the present as a new generation; the agent goes on undisturbed. Raises TransitionAborted."""
-        return self._calls.call(lambda: self._environment.snapshot(drain=drain))
+        return self._calls.call(lambda: self._environment.snapshot(drain=drain, key=key))
 
-    def reset(self, *, drain: DrainPolicy | None = None) -> Moment:
+    def reset(self, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
         """Go back to the origin, as a new generation. Raises TransitionAborted: then the old generation serves."""
-        return self._calls.call(lambda: self._environment.reset(drain=drain))
+        return self._calls.call(lambda: self._environment.reset(drain=drain, key=key))
 
-    def restore(self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None) -> Moment:
+    def restore(self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
         """Go back to a generation (a number means one of this environment), as a new generation.
 
         Raises UnknownRef, TransitionAborted.
         """
-        return self._calls.call(lambda: self._environment.restore(target, drain=drain))
+        return self._calls.call(lambda: self._environment.restore(target, drain=drain, key=key))
 
     def park(self, reason: str = "") -> None:
         """Seal and unbind: the environment costs only disk until it is used again."""
@@ -168,9 +170,9 @@ class Environment:
         finally:
             self._calls.run(lambda: pins.__exit__(None, None, None))
 
-    def retire(self) -> None:
+    def retire(self, *, key: str = "") -> None:
         """End the environment. Its history stays readable; generations that others build on survive."""
-        self._calls.call(self._environment.retire)
+        self._calls.call(lambda: self._environment.retire(key=key))
 
     # --- where things are ---------------------------------------------------------------------------------------
 
@@ -219,25 +221,45 @@ class Engine:
         """The environment of that name. Raises UnknownEnvironment."""
         return self._held(self._calls.run(lambda: self._engine.environment(name)))
 
-    def create(self, name: str) -> Environment:
+    def create(self, name: str, *, key: str = "") -> Environment:
         """A new environment over the contract's base: generation 1, bound and probed.
+
+        ``key``, here and below: a text of the caller's choice. Who gives the same command again with the same key gets
+        the answer of the first time, and nothing happens twice: also after a crash, and for ever. Raises KeyReused
+        where it was given with another command.
 
         Raises EnvironmentExists, TransitionAborted (naming the component that failed).
         """
-        return self._held(self._calls.call(lambda: self._engine.create(name)))
+        return self._held(self._calls.call(lambda: self._engine.create(name, key=key)))
 
-    def fork(self, ref: str | Ref | Moment, *, n: int = 1, names: Sequence[str] | None = None) -> list[Environment]:
+    def create_many(self, names: Sequence[str], *, key: str = "") -> list[Environment]:
+        """Several at once; as many are bound as there are slots, the others when they are used.
+
+        Each succeeds or fails on its own: PartialFailure carries the names of those that are there, and the others'
+        errors. Raises LimitReached.
+        """
+        return [self._held(one) for one in self._calls.call(lambda: self._engine.create_many(names, key=key))]
+
+    def reset_many(self, names: Sequence[str], *, drain: DrainPolicy | None = None, key: str = "") -> list[Moment]:
+        """Several back to their origins at once; each succeeds or fails on its own (PartialFailure)."""
+        return self._calls.call(lambda: self._engine.reset_many(names, drain=drain, key=key))
+
+    def fork(
+        self, ref: str | Ref | Moment, *, n: int = 1, names: Sequence[str] | None = None, key: str = ""
+    ) -> list[Environment]:
         """``n`` children that continue from a moment: the present (one snapshot for all), or a published generation.
 
-        Children are called ``<parent>-f1`` and so on unless ``names`` says otherwise. Each succeeds or fails on its
-        own: PartialFork carries the survivors' names and the others' errors. Raises UnknownRef.
+        Children are called ``<parent>-f1`` and so on unless ``names`` says otherwise; as many are bound as there are
+        slots, the others when they are used. Each succeeds or fails on its own: PartialFork carries the survivors'
+        names and the others' errors. A repetition with the same ``key`` returns the same children, and makes those
+        that had failed, of the same moment. Raises UnknownRef, LimitReached.
         """
-        children = self._calls.call(lambda: self._engine.fork(ref, n=n, names=names))
+        children = self._calls.call(lambda: self._engine.fork(ref, n=n, names=names, key=key))
         return [self._held(child) for child in children]
 
-    def clone(self, ref: str | Ref | Moment, name: str) -> Environment:
+    def clone(self, ref: str | Ref | Moment, name: str, *, key: str = "") -> Environment:
         """A new environment whose origin (generation 1) is that moment. Raises UnknownRef, EnvironmentExists."""
-        return self._held(self._calls.call(lambda: self._engine.clone(ref, name)))
+        return self._held(self._calls.call(lambda: self._engine.clone(ref, name, key=key)))
 
     def moment(self, ref: str | Ref | Moment) -> Moment:
         """The published generation a ref names. Raises UnknownRef with the nearest one."""

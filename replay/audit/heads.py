@@ -36,7 +36,7 @@ KNOWN = frozenset(
     {
         JOURNAL, STARTED, STOPPED, CONTRACT, PROVISIONED, CREATED, BEGUN, DRAINED, PUBLISHED, ABORTED, FORKED,
         ACTIVATED, PARKED, RETIRED, ACTION_BEGUN, ACTION_ENDED, REVOKED, INPUT, REFUSED, EVALUATED,
-        "environment.queued/1", "orphan.collected/1", "recovery.finished/1", "replay.verdict/1",
+        "command.answered/1", "environment.queued/1", "orphan.collected/1", "recovery.finished/1", "replay.verdict/1",
     }
 )  # fmt: skip
 

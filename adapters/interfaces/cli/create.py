@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
-from statefork.adapters.interfaces.cli.options import STATE, JsonOption, StateOption, ask
+from statefork.adapters.interfaces.cli.options import STATE, JsonOption, KeyOption, StateOption, ask
 from statefork.adapters.interfaces.cli.output import Out
-from statefork.adapters.interfaces.control.protocol import Create
+from statefork.adapters.interfaces.control.protocol import Create, CreateMany
 
 EXAMPLES = """
     statefork create shop-1
     statefork create shop-2 --json | jq .sites
+    statefork create shop-{3..10} --key batch-7    again with this key: the same environments
 """
 
 
 def create(
-    name: Annotated[str, typer.Argument(help="Its name: small letters, digits, '-'.", show_default=False)],
+    name: Annotated[
+        list[str],
+        typer.Argument(
+            help="Its name: small letters, digits, '-'. Several names: several environments.",
+            metavar="NAME...",
+            show_default=False,
+        ),
+    ],
+    key: KeyOption = "",
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
-    """Make an environment over the contract's base: generation 1, bound and probed when this returns."""
+    """Make an environment over the contract's base: generation 1, bound and probed when this returns.
+
+    Of several each succeeds or fails on its own, and as many are bound as there are slots; the others are bound when
+    they are used.
+    """
     out = Out(as_json=as_json)
-    answer = ask(state, out, "create", Create(name=name))
-    out.say(f"{answer['ref']} is ready")
-    say_sites(out, answer)
+    if len(name) == 1:
+        answers: list[dict[str, Any]] = [ask(state, out, "create", Create(name=name[0], key=key))]
+    else:
+        answer = ask(state, out, "create-many", CreateMany(names=name, key=key))
+        answers = cast("list[dict[str, Any]]", answer["created"])
+    for one in answers:
+        say_ready(out, one)
+
+
+def say_ready(out: Out, environment: dict[str, Any], how: str = "") -> None:
+    """That an environment is there, how it came to be, and where its sites are."""
+    ready = "is ready" if environment.get("phase") == "serving" else "is there, and parked until it is used"
+    out.say(f"{environment['ref']} {ready}{how}")
+    say_sites(out, environment)
 
 
 def say_sites(out: Out, environment: dict[str, object]) -> None:

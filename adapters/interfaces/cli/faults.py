@@ -22,6 +22,7 @@ from statefork.engine.errors import (
     InDoubt,
     LeaseRevoked,
     ObservationLost,
+    PartialFailure,
     PartialFork,
     ResourceFailed,
     RuntimeDied,
@@ -56,7 +57,7 @@ class NotParked(StateforkError):
     code = "not_parked"
 
 
-_FAILED = (NotParked, ActionFailed, TransitionAborted, PartialFork, ResourceFailed, InternalError)
+_FAILED = (NotParked, ActionFailed, TransitionAborted, PartialFailure, PartialFork, ResourceFailed, InternalError)
 
 
 def _codes(kinds: tuple[type[StateforkError], ...]) -> frozenset[str]:

@@ -6,15 +6,16 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from statefork.adapters.interfaces.cli.create import say_sites
+from statefork.adapters.interfaces.cli.create import say_ready
 from statefork.adapters.interfaces.cli.faults import UsageError
-from statefork.adapters.interfaces.cli.options import STATE, JsonOption, RefArgument, StateOption, ask
+from statefork.adapters.interfaces.cli.options import STATE, JsonOption, KeyOption, RefArgument, StateOption, ask
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.adapters.interfaces.control.protocol import Clone, Fork
 
 FORK_EXAMPLES = """
     statefork fork shop-1 -n 4              four children of the present
     statefork fork shop-1@2 --name branch   one child of generation 2
+    statefork fork shop-1 -n 2 --key step-17    again with this key: the same two children
 """
 CLONE_EXAMPLES = """
     statefork clone shop-1@2 shop-copy
@@ -30,6 +31,7 @@ def fork(
         list[str] | None,
         typer.Option("--name", help="A child's name; give it once per child.", show_default=False),
     ] = None,
+    key: KeyOption = "",
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
@@ -41,20 +43,19 @@ def fork(
     names = list(name or [])
     if names and n not in (None, len(names)):
         raise UsageError(f"-n asks for {n} children, and --name names {len(names)}", hint="Give one of them")
-    answer = ask(state, out, "fork", Fork(ref=ref, n=len(names) or n or 1, names=names))
+    answer = ask(state, out, "fork", Fork(ref=ref, n=len(names) or n or 1, names=names, key=key))
     for child in cast("list[dict[str, Any]]", answer["children"]):
-        out.say(f"{child['ref']} is ready, forked from {child['parent']}")
-        say_sites(out, child)
+        say_ready(out, child, f", forked from {child['parent']}")
 
 
 def clone(
     ref: RefArgument,
     name: Annotated[str, typer.Argument(help="Name of the new environment.", metavar="NAME", show_default=False)],
+    key: KeyOption = "",
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
     """Make an environment whose origin is a moment: its reset leads there, and its lineage begins there."""
     out = Out(as_json=as_json)
-    answer = ask(state, out, "clone", Clone(ref=ref, name=name))
-    out.say(f"{answer['ref']} is ready, cloned from {ref}")
-    say_sites(out, answer)
+    answer = ask(state, out, "clone", Clone(ref=ref, name=name, key=key))
+    say_ready(out, answer, f", cloned from {ref}")

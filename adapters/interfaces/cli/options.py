@@ -37,6 +37,15 @@ DeadlineOption = Annotated[
     float | None,
     typer.Option("--deadline", help="Seconds to wait for what is under way.", metavar="SECONDS", show_default=False),
 ]
+KeyOption = Annotated[
+    str,
+    typer.Option(
+        "--key",
+        help="A text of your choice: the same command with the same key is answered again, and not done again.",
+        metavar="TEXT",
+        show_default=False,
+    ),
+]
 
 STATE = Path("state")
 

@@ -91,6 +91,8 @@ def _of_environment(event: Event) -> str:
             return f"parked at generation {event.generation}" + (f": {event.reason}" if event.reason else "")
         case ev.EnvironmentRetired():
             return f"retired at generation {event.generation}"
+        case ev.CommandAnswered():
+            return f"the key {event.key!r} ({event.request}) leads to {event.env}@{event.generation}"
         case _:
             raise AssertionError(event)
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Annotated, cast
+
+import typer
+
 from statefork.adapters.interfaces.cli.options import (
     STATE,
     DeadlineOption,
     EnvArgument,
     JsonOption,
+    KeyOption,
     RefArgument,
     StateOption,
     ThenOption,
     ask,
 )
 from statefork.adapters.interfaces.cli.output import Out
-from statefork.adapters.interfaces.control.protocol import OfEnvironment, Restore
+from statefork.adapters.interfaces.control.protocol import OfEnvironment, ResetMany, Restore
 
 SNAPSHOT_EXAMPLES = """
     statefork snapshot shop-1
+    statefork snapshot shop-1 --key step-17     again with this key: the same generation
     statefork snapshot shop-1 --deadline 2 --then revoke
 """
 RESET_EXAMPLES = """
     statefork reset shop-1
+    statefork reset shop-1 shop-2 shop-3 --key batch-7
 """
 RESTORE_EXAMPLES = """
     statefork restore shop-1 shop-1@3
@@ -38,26 +45,38 @@ def snapshot(
     env: EnvArgument,
     then: ThenOption = None,
     deadline: DeadlineOption = None,
+    key: KeyOption = "",
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
     """Publish the present as a new generation. The agent goes on undisturbed: pages, logins and addresses stay."""
     out = Out(as_json=as_json)
-    answer = ask(state, out, "snapshot", OfEnvironment(env=env, then=then, deadline_s=deadline))
+    answer = ask(state, out, "snapshot", OfEnvironment(env=env, then=then, deadline_s=deadline, key=key))
     out.say(f"{answer['ref']} is published")
 
 
 def reset(
-    env: EnvArgument,
+    env: Annotated[
+        list[str], typer.Argument(help="Name of the environment, or of several.", metavar="ENV...", show_default=False)
+    ],
     then: ThenOption = None,
     deadline: DeadlineOption = None,
+    key: KeyOption = "",
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
-    """Go back to the origin, as a new generation. What was there before stays in the history."""
+    """Go back to the origin, as a new generation. What was there before stays in the history.
+
+    Of several environments each succeeds or fails on its own.
+    """
     out = Out(as_json=as_json)
-    answer = ask(state, out, "reset", OfEnvironment(env=env, then=then, deadline_s=deadline))
-    out.say(f"{answer['ref']} holds what its origin held")
+    if len(env) == 1:
+        answers = [ask(state, out, "reset", OfEnvironment(env=env[0], then=then, deadline_s=deadline, key=key))]
+    else:
+        answer = ask(state, out, "reset-many", ResetMany(envs=env, then=then, deadline_s=deadline, key=key))
+        answers = cast("list[dict[str, object]]", answer["reset"])
+    for one in answers:
+        out.say(f"{one['ref']} holds what its origin held")
 
 
 def restore(
@@ -65,19 +84,20 @@ def restore(
     ref: RefArgument,
     then: ThenOption = None,
     deadline: DeadlineOption = None,
+    key: KeyOption = "",
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
     """Go back to a moment, as a new generation. Old pages and tickets die; what was abandoned stays in the history."""
     out = Out(as_json=as_json)
-    answer = ask(state, out, "restore", Restore(env=env, ref=ref, then=then, deadline_s=deadline))
+    answer = ask(state, out, "restore", Restore(env=env, ref=ref, then=then, deadline_s=deadline, key=key))
     out.say(f"{answer['ref']} holds what {ref} held")
 
 
-def retire(env: EnvArgument, state: StateOption = STATE, as_json: JsonOption = False) -> None:
+def retire(env: EnvArgument, key: KeyOption = "", state: StateOption = STATE, as_json: JsonOption = False) -> None:
     """End an environment. Its history stays readable, and its generations can still be forked."""
     out = Out(as_json=as_json)
-    answer = ask(state, out, "retire", OfEnvironment(env=env))
+    answer = ask(state, out, "retire", OfEnvironment(env=env, key=key))
     out.say(f"{answer['env']} is retired at generation {answer['generation']}")
 
 

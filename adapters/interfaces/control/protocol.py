@@ -25,10 +25,22 @@ class Status(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cost: bool = False
 
 
-class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Keyed(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the requests that may be repeated: with the same ``key`` the same request gets the same answer."""
+
+    key: str = ""
+
+
+class Create(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new environment."""
 
     name: str
+
+
+class CreateMany(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Several new environments."""
+
+    names: list[str]
 
 
 class Act(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +51,7 @@ class Act(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timeout_s: float | None = None
 
 
-class OfEnvironment(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OfEnvironment(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A verb that needs nothing but an environment: snapshot, reset, retire, park, activate.
 
     ``then``: what becomes of whoever is still at work at the drain deadline (abort, revoke).
@@ -50,7 +62,15 @@ class OfEnvironment(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     deadline_s: float | None = None
 
 
-class Restore(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResetMany(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Several environments back to their origins."""
+
+    envs: list[str]
+    then: Then | None = None
+    deadline_s: float | None = None
+
+
+class Restore(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Back to a moment."""
 
     env: str
@@ -59,7 +79,7 @@ class Restore(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadline_s: float | None = None
 
 
-class Fork(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Fork(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Children of a moment; without names they get some."""
 
     ref: str
@@ -67,7 +87,7 @@ class Fork(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
     names: list[str] = []
 
 
-class Clone(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Clone(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new environment whose origin is a moment."""
 
     ref: str

@@ -23,7 +23,7 @@ class Verb(NamedTuple):
     answer: Callable[[Engine, Any], Awaitable[dict[str, Any]]]
 
 
-def _policy(engine: Engine, asked: ask.OfEnvironment | ask.Restore) -> DrainPolicy | None:
+def _policy(engine: Engine, asked: ask.OfEnvironment | ask.ResetMany | ask.Restore) -> DrainPolicy | None:
     if asked.then is None and asked.deadline_s is None:
         return None
     usual = engine.kernel.settings.drain
@@ -101,7 +101,11 @@ def _slots(engine: Engine) -> dict[str, Any]:
 
 
 async def _create(engine: Engine, asked: ask.Create) -> dict[str, Any]:
-    return described(await engine.create(asked.name))
+    return described(await engine.create(asked.name, key=asked.key))
+
+
+async def _create_many(engine: Engine, asked: ask.CreateMany) -> dict[str, Any]:
+    return {"created": [described(env) for env in await engine.create_many(asked.names, key=asked.key)]}
 
 
 async def _act(engine: Engine, asked: ask.Act) -> dict[str, Any]:
@@ -116,30 +120,36 @@ def _seen(seen: Seen) -> dict[str, Any]:
 
 
 async def _snapshot(engine: Engine, asked: ask.OfEnvironment) -> dict[str, Any]:
-    return _moment(await engine.environment(asked.env).snapshot(drain=_policy(engine, asked)))
+    return _moment(await engine.environment(asked.env).snapshot(drain=_policy(engine, asked), key=asked.key))
 
 
 async def _reset(engine: Engine, asked: ask.OfEnvironment) -> dict[str, Any]:
-    return _moment(await engine.environment(asked.env).reset(drain=_policy(engine, asked)))
+    return _moment(await engine.environment(asked.env).reset(drain=_policy(engine, asked), key=asked.key))
+
+
+async def _reset_many(engine: Engine, asked: ask.ResetMany) -> dict[str, Any]:
+    moments = await engine.reset_many(asked.envs, drain=_policy(engine, asked), key=asked.key)
+    return {"reset": [_moment(moment) for moment in moments]}
 
 
 async def _restore(engine: Engine, asked: ask.Restore) -> dict[str, Any]:
-    return _moment(await engine.environment(asked.env).restore(asked.ref, drain=_policy(engine, asked)))
+    env = engine.environment(asked.env)
+    return _moment(await env.restore(asked.ref, drain=_policy(engine, asked), key=asked.key))
 
 
 async def _fork(engine: Engine, asked: ask.Fork) -> dict[str, Any]:
-    born = await engine.fork(asked.ref, n=asked.n, names=asked.names or None)
+    born = await engine.fork(asked.ref, n=asked.n, names=asked.names or None, key=asked.key)
     return {"children": [described(env) for env in born]}
 
 
 async def _clone(engine: Engine, asked: ask.Clone) -> dict[str, Any]:
-    return described(await engine.clone(asked.ref, asked.name))
+    return described(await engine.clone(asked.ref, asked.name, key=asked.key))
 
 
 async def _retire(engine: Engine, asked: ask.OfEnvironment) -> dict[str, Any]:
     env = engine.environment(asked.env)
     moment = env.ref
-    await env.retire()
+    await env.retire(key=asked.key)
     return _moment(moment)
 
 
@@ -169,9 +179,11 @@ async def _gc(engine: Engine, asked: ask.Nothing) -> dict[str, Any]:
 VERBS: dict[str, Verb] = {
     "status": Verb(ask.Status, _status),
     "create": Verb(ask.Create, _create),
+    "create-many": Verb(ask.CreateMany, _create_many),
     "act": Verb(ask.Act, _act),
     "snapshot": Verb(ask.OfEnvironment, _snapshot),
     "reset": Verb(ask.OfEnvironment, _reset),
+    "reset-many": Verb(ask.ResetMany, _reset_many),
     "restore": Verb(ask.Restore, _restore),
     "fork": Verb(ask.Fork, _fork),
     "clone": Verb(ask.Clone, _clone),

@@ -1,0 +1,188 @@
+"""Many environments by one command: the children of a fork, several creates, several resets.
+
+Each succeeds or fails on its own. No more of them are bound at once than there are slots: what comes beyond them is
+published all the same, and bound when it is used. A command with a key that is given again does only what is missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+
+from statefork.engine.capsule import Generation
+from statefork.engine.conductor import Conductor
+from statefork.engine.errors import EnvironmentExists, LimitReached, NoSlot, StateforkError
+from statefork.engine.keyed import Keys, Told
+from statefork.engine.provision import Bases
+from statefork.engine.refs import check_env_name
+from statefork.engine.settings import DrainPolicy
+from statefork.engine.slots import UNLIMITED
+from statefork.journal.values import Moment, Value
+
+
+class BulkResult(Value, frozen=True, kw_only=True):
+    """One environment of a bulk command: its moment, or why there is none."""
+
+    env: str
+    moment: Moment | None = None
+    error: StateforkError | None = None
+
+
+class Bulk:
+    """The bulk commands of one kernel."""
+
+    def __init__(self, conductor: Conductor, bases: Bases, keys: Keys) -> None:
+        self._conductor = conductor
+        self._world = conductor.ledger.world
+        self._settings = conductor.settings
+        self._bases = bases
+        self._keys = keys
+
+    async def create(self, envs: Sequence[str], *, activate: bool, key: str) -> list[BulkResult]:
+        """New environments over the contract's bases. Raises LimitReached, EnvironmentExists (a name given twice)."""
+        self._check_names(envs, "create")
+
+        async with self._keys.command(key, "create", *envs) as told:
+            manifest = await self._bases.manifest()
+
+            async def create(env: str, part: int, bind: bool) -> Moment:
+                return await self._conductor.found(env, "create", manifest, activate=bind, note=told.note(part))
+
+            return await self._each(envs, self._binding(create, activate), told)
+
+    async def reset(self, envs: Sequence[str], *, drain: DrainPolicy | None, key: str) -> list[BulkResult]:
+        """Each back to its origin. Raises LimitReached, EnvironmentExists (a name given twice)."""
+        self._check_names(envs, "reset")
+
+        async with self._keys.command(key, "reset", *envs) as told:
+
+            async def reset(env: str, part: int) -> Moment:
+                origin = self._conductor.usable(env).origin
+                return await self._conductor.switch(env, "reset", origin, drain, note=told.note(part))
+
+            return await self._each(envs, reset, told)
+
+    async def fork(
+        self,
+        source: Moment | str,
+        children: Sequence[str] | int,
+        *,
+        activate: bool,
+        drain: DrainPolicy | None,
+        key: str,
+    ) -> list[BulkResult]:
+        """Children of a moment, or of the present (one snapshot for all); a number of them gets free names."""
+        n = children if isinstance(children, int) else len(children)
+        self.check_many(n, "fork")
+        named = () if isinstance(children, int) else tuple(children)
+        if named:
+            self._check_names(named, "fork")
+        wanted = named or (f"n={n}",)
+        async with self._keys.command(key, "fork", str(source), *wanted) as told:
+            moment = await self._source(source, drain, told)
+            names = named or self._free_names(moment.env, n, told)
+
+            async def bear(env: str, part: int, bind: bool) -> Moment:
+                parent = self._generation(moment)
+                return await self._conductor.found(
+                    env,
+                    "fork",
+                    parent.manifest,
+                    source=moment,
+                    origin=self._world.capsule(moment.env).origin,
+                    actions=parent.actions,
+                    activate=bind,
+                    note=told.note(part),
+                )
+
+            return await self._each(names, self._binding(bear, activate), told)
+
+    async def _source(self, source: Moment | str, drain: DrainPolicy | None, told: Told) -> Moment:
+        """The generation that all children continue from; a repetition finds the one that the first try pinned."""
+        if isinstance(source, Moment):
+            self._generation(source)
+            return source
+        return told.whole or await self._conductor.snapshot(source, drain, note=told.note())
+
+    def _generation(self, moment: Moment) -> Generation:
+        generation = self._world.generation(moment)
+        self._conductor.usable(moment.env)
+        return generation
+
+    def _free_names(self, parent: str, n: int, told: Told) -> tuple[str, ...]:
+        """A name for each child: that which it has, or the next free one."""
+        names: list[str] = []
+        number = 0
+        for part in range(1, n + 1):
+            if part in told.parts:
+                names.append(told.parts[part].env)
+                continue
+            while True:
+                number += 1
+                name = f"{parent}-f{number}"
+                if name not in self._world.environments:
+                    names.append(name)
+                    break
+        return tuple(names)
+
+    # --- doing many -------------------------------------------------------------------------------------------------
+
+    def _binding(
+        self, found: Callable[[str, int, bool], Awaitable[Moment]], activate: bool
+    ) -> Callable[[str, int], Awaitable[Moment]]:
+        """Bind as many as there are slots; who gets none is founded without, and binds when it is used."""
+        limit = self._conductor.seating.slots.limit
+
+        async def one(env: str, part: int) -> Moment:
+            if activate and (limit == UNLIMITED or part <= limit):
+                try:
+                    return await found(env, part, True)
+                except NoSlot:
+                    pass
+            return await found(env, part, False)
+
+        return one
+
+    async def _each(
+        self, envs: Sequence[str], work: Callable[[str, int], Awaitable[Moment]], told: Told
+    ) -> list[BulkResult]:
+        results: dict[int, BulkResult] = {}
+        limiter = anyio.CapacityLimiter(self._settings.parallel_max)
+
+        async def one(env: str, part: int) -> None:
+            try:
+                async with limiter:
+                    results[part] = BulkResult(env=env, moment=await work(env, part))
+            except StateforkError as error:
+                results[part] = BulkResult(env=env, error=error)
+
+        async with anyio.create_task_group() as tasks:
+            for part, env in enumerate(envs, 1):
+                if part in told.parts:
+                    results[part] = BulkResult(env=env, moment=told.parts[part])
+                else:
+                    tasks.start_soon(one, env, part)
+        return [results[part] for part in range(1, len(envs) + 1)]
+
+    # --- limits -----------------------------------------------------------------------------------------------------
+
+    def _check_names(self, envs: Sequence[str], doing: str) -> None:
+        self.check_many(len(envs), doing)
+        for name, times in Counter(envs).items():
+            check_env_name(name)
+            if times > 1:
+                raise EnvironmentExists(f"{doing}: {name} is named twice", environment=name)
+
+    def check_many(self, number: int, doing: str) -> None:
+        """Raises LimitReached unless one command may concern so many environments."""
+        most = self._settings.children_max
+        if not 1 <= number <= most:
+            raise LimitReached(
+                f"one {doing} makes 1 to {most} environments, not {number}",
+                hint="Give several commands, or raise children_max in the engine's settings." if number > most else "",
+                limit="children_max",
+                most=most,
+                asked=number,
+            )
