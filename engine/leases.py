@@ -21,6 +21,7 @@ from typing import Literal
 import anyio
 
 from statefork.engine.errors import EnvironmentFrozen, LeaseRevoked, RuntimeDied, StaleGeneration
+from statefork.engine.scopes import Scope, scope_maker
 from statefork.journal.values import Held, Identity
 
 Kind = Literal["action", "evaluation", "request", "lease", "staging"]
@@ -83,7 +84,7 @@ class Lease:
         self.revoked = ""  # why, once it was
         self.fault = ""  # how a runtime failed under it, or under something that it caused
         self.on_fence: Callable[[], None] | None = None
-        self.scope = anyio.CancelScope()
+        self.scope = gate.new_scope()
         self._token: Token[Lease | None] | None = None
 
     @property
@@ -197,6 +198,7 @@ class Gate:
         self.held: list[Held] = []
         self.carried: dict[object, str] = {}  # connections at rest between messages, by name
         self.next_id: Callable[[], int] = ids.__next__
+        self.new_scope: Callable[[], Scope] = scope_maker()
         self.on_idle: Callable[[Kind], None] | None = None  # told the kind of the tree that ended last
         self._monotonic = monotonic
         self._shut_at = 0.0
