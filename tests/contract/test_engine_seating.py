@@ -237,16 +237,31 @@ async def test_a_collection_does_not_wait_for_those_who_wait_for_a_slot() -> Non
         assert bound(kernel) == {"a"}
 
 
-async def test_forked_children_are_all_probed_though_there_are_fewer_slots() -> None:
+async def test_of_many_children_as_many_are_bound_as_there_are_slots_and_all_can_be_used() -> None:
     async with open_house(2) as (house, kernel):
         await kernel.create("a")
         await put(kernel, "a", "k", 1)
         children = [f"c{number}" for number in range(7)]
         results = await kernel.fork("a", children)
         assert [result.error for result in results] == [None] * 7
-        activated = {event.env for event in await house.events(EnvironmentActivated)}
-        assert activated >= set(children)
+        activated = [event.env for event in await house.events(EnvironmentActivated) if event.env in children]
+        assert sorted(activated) == ["c0", "c1"], "to bind the others would only park those"
+        assert bound(kernel) == {"c0", "c1"}
+        for child in children:
+            await put(kernel, child, "own", child)
         assert len(bound(kernel)) == 2
+
+
+async def test_a_child_that_finds_no_slot_is_born_all_the_same() -> None:
+    async with open_house(1, wait_s=0.05) as (_, kernel):
+        await kernel.create("a")
+        async with busy(kernel, "a"):
+            (child,) = await kernel.fork(Moment(env="a", generation=1), ["c"])
+            (made,) = await kernel.create_each(["d"])
+            assert (child.error, made.error) == (None, None)
+            assert bound(kernel) == {"a"}
+        await put(kernel, "c", "own", 1)
+        await put(kernel, "d", "own", 2)
 
 
 async def test_evaluations_and_observations_bind_a_parked_environment() -> None:

@@ -2,7 +2,7 @@
 
     python tests/golden/make_journal.py tests/golden/journal-v2
 
-It is run once for each format, and once more beside it when kinds of events were added (``journal-v1-slots``); what it
+It is run once for each format, and once more beside it when kinds of events were added (``journal-v1-slots``, ``journal-v1-keys``); what it
 made is never made again: it must stay readable for ever. So it refuses to write where there is something already.
 """
 
@@ -138,6 +138,10 @@ def appends() -> Iterator[tuple[Append, ...]]:
     parked = ev.EnvironmentParked(at=T + 17, env="shop-1", generation=1, reason="closing")
     retired = ev.EnvironmentRetired(at=T + 18, env="shop-2", generation=1)
     yield Append("env/shop-1", (parked,), exactly(8)), Append("env/shop-2", (retired,), exactly(2))
+    answered = ev.CommandAnswered(
+        at=T + 18, env="shop-2", key="rollout 7, step 3", request="retire shop-2", generation=1
+    )
+    yield (Append("env/shop-2", (answered,), exactly(3)),)
     orphan = ev.OrphanCollected(at=T + 19, resource="db", kind="branch", name="b-7")
     recovered = ev.RecoveryFinished(at=T + 20, run="run-1", settled=("t2",), recovered=(child,), orphans=1)
     yield (Append("engine", (orphan, recovered, ev.EngineStopped(at=T + 21, run="run-1"))),)
