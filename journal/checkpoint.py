@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 from pathlib import Path
@@ -21,6 +22,7 @@ from statefork.journal.lock import sync_folder
 
 _FOLD = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 _FORMAT = 1
+_logger = logging.getLogger(__name__)
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,10 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint
     journal: str
     hash: str
+
+
+class _Version(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,14 +104,45 @@ def save(journal: Path, stored: Stored) -> None:
 def load(journal: Path, fold: str) -> Stored | None:
     """The checkpoint beside the journal, if it is whole. That it belongs to the journal is for the caller to check."""
     check_fold(fold)
+    path = _path(journal, fold)
     try:
-        first, _, data = _path(journal, fold).read_bytes().partition(b"\n")
+        first, _, data = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        unused(path.name, f"it can't be read: {error.strerror or error}")
+        return None
+    try:
+        written = msgspec.json.decode(first, type=_Version)
+        if written.format != _FORMAT:
+            unused(path.name, f"it has format {written.format}; this statefork knows {_FORMAT}")
+            return None
         header = msgspec.json.decode(first, type=_Header)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        unused(path.name, "it is damaged: its first line can't be read")
         return None
     checkpoint = Checkpoint(fold=header.fold, position=header.position, data=data)
     stored = Stored(checkpoint=checkpoint, journal=header.journal, hash=header.hash)
-    return stored if fold == header.fold and header == _header(stored) else None
+    if fold != header.fold or header != _header(stored):
+        unused(path.name, "it is damaged: its bytes do not give its digest")
+        return None
+    return stored
+
+
+def unused(name: str, why: str) -> None:
+    """Say that there is a checkpoint and why it is as good as none."""
+    _logger.warning("The checkpoint %s is not used, and the journal is read from its beginning: %s", name, why)
+
+
+def foreign(stored: Stored, journal: str, digest: str | None) -> str:
+    """Why a checkpoint does not belong to a journal whose event at its position has this hash; empty if it does."""
+    if stored.journal != journal:
+        return f"it is of another journal ({stored.journal}, not {journal})"
+    if stored.hash != digest:
+        return (
+            f"the journal holds {'no' if digest is None else 'another'} event at position {stored.checkpoint.position}"
+        )
+    return ""
 
 
 def _header(stored: Stored) -> _Header:

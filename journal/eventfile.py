@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from statefork.journal.codec import Chain, Codec, corrupt
+from statefork.journal.codec import Chain, Codec, corrupt, digest_of_heads
 from statefork.journal.errors import JournalCorrupt, JournalError, JournalUnavailable, closed
 from statefork.journal.log import Recorded
 from statefork.journal.schema import APPLICATION_ID, FORMAT
@@ -30,6 +30,8 @@ _OF_STREAM = f"SELECT {_COLUMNS} FROM events WHERE stream = :stream AND version 
 _START = "SELECT coalesce(max(version), 0) FROM events WHERE stream = :stream AND position <= :after"
 _LAST = "SELECT position, hash FROM events ORDER BY position DESC LIMIT 1"
 _LAST_OF_STREAM = "SELECT version, hash FROM events WHERE stream = :stream ORDER BY version DESC LIMIT 1"
+_BEGUN_LATER = "SELECT stream, min(version) FROM events WHERE position > ? GROUP BY stream"
+_HASH = "SELECT max(hash) FROM events WHERE stream = ? AND version = ?"
 _HEADS = "SELECT CAST(stream AS BLOB), version, hash FROM streams"
 
 StoredRow = tuple[int, Any, Any, Any, Any]
@@ -138,6 +140,27 @@ class EventFile:
         """The names of all streams, sorted."""
         with self._lock, translated(self._path, 0):
             return [name for (name,) in self._connection.execute("SELECT stream FROM streams ORDER BY stream")]
+
+    def heads_digest(self, at: int) -> str:
+        """The digest of all streams' heads as they stood at a position: those of now, without what came later."""
+        connection = self._connection
+        with self._lock, translated(self._path, at):
+            connection.execute("BEGIN")
+            try:
+                later = dict(connection.execute(_BEGUN_LATER, (at,)))
+                return digest_of_heads(self._heads_before(later))
+            finally:
+                connection.rollback()
+
+    def _heads_before(self, later: dict[str, int]) -> Iterator[tuple[str, int, str]]:
+        for stream, version, last in self._connection.execute(
+            "SELECT stream, version, hash FROM streams ORDER BY stream"
+        ):
+            first = later.get(stream)
+            if first is None:
+                yield stream, version, last
+            elif first > 1:
+                yield stream, first - 1, self._connection.execute(_HASH, (stream, first - 1)).fetchone()[0]
 
     def tail(self, stream: str) -> Head | None:
         """A stream's head, with its last event verified; None for a stream that has no events."""

@@ -72,11 +72,19 @@ class Reader(Protocol):
         """The names of all streams, sorted."""
         ...
 
+    async def heads_digest(self, *, at: int) -> str:
+        """SHA-256 (hex) of the heads of all streams as they stood at a position: one line for each, sorted by name.
+
+        A line is the stream's name, and version and hash of its last event, with a space between.
+        """
+        ...
+
     async def checkpoint(self, fold: str) -> Checkpoint | None:
         """The checkpoint last saved of a fold, if it is whole and this journal holds the event it stands behind.
 
-        Else None: then fold from the beginning. With one, go on with ``read(after=checkpoint.position)``, which
-        verifies what it reads from there, each stream from the stored event before. Raises ValueError for a bad name.
+        Else None, and a warning says why if there is one: then fold from the beginning. With one, go on with
+        ``read(after=checkpoint.position)``, which verifies what it reads from there, each stream from the stored event
+        before. Raises ValueError for a bad name.
         """
         ...
 

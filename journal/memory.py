@@ -16,8 +16,8 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from statefork.journal.batch import Entry, Heads, Row, fail, loss, prepare
 from statefork.journal.blobs import MemoryBlobs
-from statefork.journal.checkpoint import Checkpoint, Stored, check_checkpoint, check_fold, not_there
-from statefork.journal.codec import Chain, Codec
+from statefork.journal.checkpoint import Checkpoint, Stored, check_checkpoint, check_fold, foreign, not_there, unused
+from statefork.journal.codec import Chain, Codec, digest_of_heads
 from statefork.journal.errors import JournalError, JournalUnavailable, StateLocked, closed
 from statefork.journal.events import ENGINE_STREAM, Event, JournalCreated
 from statefork.journal.limits import Limits, check_limit
@@ -122,12 +122,23 @@ class MemoryJournal:
         await checkpoint()
         return sorted({row.stream for row in self._disk.rows})
 
+    async def heads_digest(self, *, at: int) -> str:
+        """SHA-256 (hex) of the heads of all streams as they stood at a position."""
+        await checkpoint()
+        if self._dead:
+            raise closed()
+        heads = {row.stream: (row.version, row.hash) for row in self._disk.rows[:at]}
+        return digest_of_heads([(stream, *head) for stream, head in sorted(heads.items())])
+
     async def checkpoint(self, fold: str) -> Checkpoint | None:
         """The checkpoint last saved of a fold, if it belongs to this journal."""
         await checkpoint()
         check_fold(fold)
         stored = self._disk.checkpoints.get(fold)
-        if stored is None or stored.journal != self.id or self._hash_at(stored.checkpoint.position) != stored.hash:
+        if stored is None:
+            return None
+        if why := foreign(stored, self.id, self._hash_at(stored.checkpoint.position)):
+            unused(f"of {fold}", why)
             return None
         return stored.checkpoint
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 from anyio.to_thread import run_sync
 
-from statefork.journal.checkpoint import Checkpoint, Stored, load, not_there, save
+from statefork.journal.checkpoint import Checkpoint, Stored, foreign, load, not_there, save, unused
 from statefork.journal.codec import Chain, Codec, corrupt
 from statefork.journal.errors import JournalError, JournalUnavailable, StateMissing
 from statefork.journal.eventfile import Chunk, EventFile, is_journal, primary_code, translated
@@ -104,6 +104,10 @@ class SqliteReader:
         """The names of all streams, sorted."""
         return await run_sync(self._file.streams)
 
+    async def heads_digest(self, *, at: int) -> str:
+        """SHA-256 (hex) of the heads of all streams as they stood at a position."""
+        return await run_sync(self._file.heads_digest, at)
+
     async def checkpoint(self, fold: str) -> Checkpoint | None:
         """The checkpoint last saved of a fold, if it is whole and belongs to this journal."""
         return await run_sync(self._load, fold)
@@ -114,9 +118,12 @@ class SqliteReader:
 
     def _load(self, fold: str) -> Checkpoint | None:
         stored = load(self._path, fold)
-        if stored is None or stored.journal != self._id:
+        if stored is None:
             return None
-        return stored.checkpoint if self._file.hash_at(stored.checkpoint.position) == stored.hash else None
+        if why := foreign(stored, self._id, self._file.hash_at(stored.checkpoint.position)):
+            unused(f"of {fold}", why)
+            return None
+        return stored.checkpoint
 
     def _save(self, checkpoint: Checkpoint) -> None:
         digest = self._file.hash_at(checkpoint.position)

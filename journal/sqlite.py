@@ -245,8 +245,9 @@ class SqliteJournal:
         """Wait until everything queued so far is on disk; return the position of the last event of it."""
         await checkpoint_if_cancelled()
         if self._group.idle:
+            position = self._writer.position  # others may go on while we yield
             await checkpoint()
-            return self._writer.position
+            return position
         return await self._settle(Entry((), done=anyio.Event()))
 
     def read(self, *, after: int = 0, stream: str | None = None, limit: int | None = None) -> AsyncIterator[Recorded]:
@@ -265,6 +266,10 @@ class SqliteJournal:
     async def streams(self) -> Sequence[str]:
         """The names of all streams, sorted."""
         return await self._reader.streams()
+
+    async def heads_digest(self, *, at: int) -> str:
+        """SHA-256 (hex) of the heads of all streams as they stood at a position."""
+        return await self._reader.heads_digest(at=at)
 
     async def checkpoint(self, fold: str) -> Checkpoint | None:
         """The checkpoint last saved of a fold, if it is whole and belongs to this journal."""
