@@ -12,11 +12,12 @@ that once had the same number lies on an abandoned branch, told apart by its gen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
+from statefork.engine.capsules import Capsules, Packing
 from statefork.engine.errors import UnknownEnvironment, UnknownRef
 from statefork.engine.transitions import Phase, step
 from statefork.journal.events import (
@@ -205,13 +206,32 @@ class Answered(Value, frozen=True, kw_only=True):
     parts: dict[int, Moment]
 
 
-class World:
-    """The fold of a whole journal: every environment, contract and base. Mutable only by ``apply``."""
+class Image(Value, frozen=True, kw_only=True):
+    """A world as it can be kept: see :meth:`World.image`. ``packed`` is empty for a name that founded nothing."""
 
-    def __init__(self) -> None:
+    journal: str
+    runs: int
+    contracts: dict[str, ContractRegistered]
+    provisioned: list[dict[str, Component]]
+    bases: dict[str, int]  # contract digest -> its place in ``provisioned``
+    names: list[str]
+    versions: list[int]
+    packed: list[bytes]
+    awake: tuple[str, ...]
+    answers: dict[str, Answered]
+
+
+class World:
+    """The fold of a whole journal: every environment, contract and base. Mutable only by ``apply``.
+
+    ``warm``: how many environments at rest stay unpacked (see :mod:`statefork.engine.capsules`); None: all do.
+    """
+
+    def __init__(self, *, warm: int | None = None) -> None:
         self.journal = ""
         self.runs = 0
-        self.environments: dict[str, Capsule] = {}
+        self.provisioned: list[dict[str, Component]] = []  # every base there ever was, in journal order
+        self.environments = Capsules(Packing(Capsule, self.provisioned), warm)
         self.versions: dict[str, int] = {}  # environment -> number of events in its control stream
         self.contracts: dict[str, ContractRegistered] = {}
         self.bases: dict[str, dict[str, Component]] = {}  # contract digest -> manifest
@@ -223,14 +243,20 @@ class World:
             env = event.env
             after = evolve(self.environments.get(env), event)
             if after is None:
-                self.environments.pop(env, None)
+                self.environments.pop(env)
             else:
                 self.environments[env] = after
             if not isinstance(event, ActionBegun):
                 self.versions[env] = self.versions.get(env, 0) + 1
             if isinstance(event, CommandAnswered):
-                answered = self.answers.setdefault(event.key, Answered(request=event.request, parts={}))
-                answered.parts[event.part] = Moment(env=env, generation=event.generation)
+                before = self.answers.get(event.key)
+                parts = {
+                    **(before.parts if before is not None else {}),
+                    event.part: Moment(env=env, generation=event.generation),
+                }
+                self.answers[event.key] = Answered(
+                    request=before.request if before is not None else event.request, parts=parts
+                )
             return
         match event:
             case JournalCreated():
@@ -241,8 +267,39 @@ class World:
                 self.contracts[event.digest] = event
             case BaseProvisioned():
                 self.bases[event.contract] = event.manifest
+                self.provisioned.append(event.manifest)
             case _:
                 pass
+
+    def image(self) -> Image:
+        """This world at this moment; what happens to it later does not change the image."""
+        packed = self.environments.packed()
+        return Image(
+            journal=self.journal,
+            runs=self.runs,
+            contracts=dict(self.contracts),
+            provisioned=list(self.provisioned),
+            bases={digest: self.provisioned.index(manifest) for digest, manifest in self.bases.items()},
+            names=list(self.versions),
+            versions=list(self.versions.values()),
+            packed=[packed.get(env, b"") for env in self.versions],
+            awake=self.environments.awake,
+            answers=dict(self.answers),
+        )
+
+    @classmethod
+    def of(cls, image: Image, *, warm: int | None = None) -> World:
+        """The world that an image was made of. Raises what comes of bytes that are no image."""
+        world = cls(warm=warm)
+        world.journal, world.runs = image.journal, image.runs
+        world.contracts = image.contracts
+        world.provisioned.extend(image.provisioned)
+        world.bases = {digest: image.provisioned[place] for digest, place in image.bases.items()}
+        world.versions = dict(zip(image.names, image.versions, strict=True))
+        packed = {env: data for env, data in zip(image.names, image.packed, strict=True) if data}
+        world.environments.fill(packed, image.awake)
+        world.answers = image.answers
+        return world
 
     def capsule(self, env: str) -> Capsule:
         """Raises UnknownEnvironment."""
@@ -271,11 +328,23 @@ class World:
             yield generation
             at = generation.previous
 
+    def unreached(self, versions: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Those of these (resource, version) that neither a generation nor the present base of a contract names."""
+        left = set(versions)
+        for manifest in self._manifests():
+            if not left:
+                break
+            left.difference_update((name, component.sealed.version) for name, component in manifest.items())
+        return left
+
     def reachable(self) -> frozenset[tuple[str, str]]:
         """(resource, version) of every sealed version that a generation or a base names."""
-        manifests: list[Mapping[str, Component]] = list(self.bases.values())
-        for capsule in self.environments.values():
-            manifests.extend(generation.manifest for generation in capsule.generations.values())
         return frozenset(
-            (name, component.sealed.version) for manifest in manifests for name, component in manifest.items()
+            (name, component.sealed.version) for manifest in self._manifests() for name, component in manifest.items()
         )
+
+    def _manifests(self) -> Iterator[Mapping[str, Component]]:
+        yield from self.bases.values()
+        for capsule in self.environments.values():
+            for generation in capsule.generations.values():
+                yield generation.manifest

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import anyio
 
@@ -93,31 +94,61 @@ async def collect(
 
     What can't be listed or removed is reported in ``failed``, and tried again by the next collection.
     """
-    reached = {("sealed", resource, version) for resource, version in ledger.world.reachable()}
-    reached |= {(kind_of(handle), handle.resource, name_of(handle)) for handle in live}
+    held = {(kind_of(handle), handle.resource, name_of(handle)) for handle in live}
     collected: list[Orphan] = []
     failed: list[Orphan] = []
     kept = foreign = 0
     for name in reversed(contract.order):
         resource = resources[name]
         try:
-            inventory = [handle async for handle in resource.inventory()]
+            found = await _look_through(ledger, resource, name, held)
         except Exception as error:
             _logger.exception("the inventory of %s can't be read", name)
             failed.append(Orphan(resource=name, kind="inventory", name=name, error=str(error)))
             continue
-        own = [handle for handle in inventory if handle.journal == ledger.journal.id and handle.resource == name]
-        foreign += len(inventory) - len(own)
-        orphans = [handle for handle in own if (kind_of(handle), name, name_of(handle)) not in reached]
-        kept += len(own) - len(orphans)
-        for handle in sorted(orphans, key=lambda handle: (kind_of(handle) == "sealed", kind_of(handle))):
-            found = Orphan(resource=name, kind=kind_of(handle), name=name_of(handle))
+        kept += found.kept
+        foreign += found.foreign
+        for handle in sorted(found.orphans, key=lambda handle: (kind_of(handle) == "sealed", kind_of(handle))):
+            orphan = Orphan(resource=name, kind=kind_of(handle), name=name_of(handle))
             try:
                 await resource.discard(handle)
             except Exception as error:
-                _logger.exception("%s %s of %s can't be removed", found.kind, found.name, name)
-                failed.append(Orphan(resource=name, kind=found.kind, name=found.name, error=str(error)))
+                _logger.exception("%s %s of %s can't be removed", orphan.kind, orphan.name, name)
+                failed.append(Orphan(resource=name, kind=orphan.kind, name=orphan.name, error=str(error)))
                 continue
-            ledger.ride_engine(OrphanCollected(at=ledger.clock.now(), resource=name, kind=found.kind, name=found.name))
-            collected.append(found)
+            event = OrphanCollected(at=ledger.clock.now(), resource=name, kind=orphan.kind, name=orphan.name)
+            ledger.ride_engine(event)
+            collected.append(orphan)
     return GcReport(collected=tuple(collected), failed=tuple(failed), kept=kept, foreign=foreign)
+
+
+class _Found(NamedTuple):
+    orphans: list[Handle]
+    kept: int
+    foreign: int
+
+
+async def _look_through(ledger: Ledger, resource: Resource, name: str, held: set[tuple[str, str, str]]) -> _Found:
+    """One inventory, a handle at a time; of what is sealed only the names are kept, and looked up all together."""
+    orphans: list[Handle] = []
+    sealed: set[tuple[str, str]] = set()
+    kept = foreign = 0
+    async for handle in resource.inventory():
+        if handle.journal != ledger.journal.id or handle.resource != name:
+            foreign += 1
+        elif isinstance(handle, Sealed):
+            sealed.add((name, handle.version))
+        elif (kind_of(handle), name, name_of(handle)) in held:
+            kept += 1
+        else:
+            orphans.append(handle)
+    unreached = ledger.world.unreached(sealed)
+    if unreached:  # there are few, and seldom any
+        orphans += [
+            handle
+            async for handle in resource.inventory()
+            if isinstance(handle, Sealed)
+            and handle.journal == ledger.journal.id
+            and (handle.resource, handle.version) in unreached
+        ]
+    return _Found(orphans, kept + len(sealed) - len(unreached), foreign)

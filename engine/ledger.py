@@ -14,8 +14,11 @@ import anyio
 import msgspec
 
 from statefork.engine.capsule import Capsule, World, evolve
+from statefork.engine.checkpoint import fold, save
 from statefork.engine.errors import InDoubt
+from statefork.engine.locks import KeyedLocks
 from statefork.engine.ports import Clock
+from statefork.engine.stillness import Stillness
 from statefork.engine.transitions import Command, decide
 from statefork.journal.errors import ExpectationFailed, JournalError, JournalUnavailable
 from statefork.journal.events import ENGINE_STREAM, ActionBegun, Event, activity_stream, control_stream
@@ -32,17 +35,43 @@ class Ledger:
         self.world = world
         self.clock = clock
         self._settle_s = settle_s
-        self._locks: dict[str, anyio.Lock] = {}
-        self._positions: dict[str, int] = {}  # control stream -> a position behind its last folded event
+        self._locks = KeyedLocks()  # by environment
+        self._known = 0  # the highest position that an append was answered with
+        self._still = Stillness()
 
     @classmethod
     async def load(cls, journal: Journal, clock: Clock, *, settle_s: float) -> Ledger:
-        """Fold the journal. Raises JournalCorrupt, IllegalTransition."""
-        ledger = cls(journal, World(), clock, settle_s=settle_s)
-        async for recorded in journal.read():
-            ledger.world.apply(recorded.event)
-            ledger._positions[recorded.stream] = recorded.position
+        """Fold the journal, from its checkpoint if it has one that fits. Raises JournalCorrupt, IllegalTransition."""
+        folded = await fold(journal)
+        ledger = cls(journal, folded.world, clock, settle_s=settle_s)
+        ledger._known = folded.position
+        ledger._still.events = folded.position - folded.begun
         return ledger
+
+    @property
+    def uncovered(self) -> int:
+        """How many events the last checkpoint does not cover."""
+        return self._still.events
+
+    async def covered(self, *, events_min: int) -> None:
+        """Return when so many events are not covered by a checkpoint."""
+        await self._still.reached(events_min)
+
+    async def save_checkpoint(self) -> bool:
+        """Keep the fold, so that the next opening goes on from here; False where that is impossible now.
+
+        Appends that wait for the disk are held back for as long as those under way take; nothing else waits.
+        Raises JournalUnavailable; the last checkpoint is still there then.
+        """
+        async with self._still.cut() as still:
+            if not still:
+                return False
+            image = self.world.image()  # nothing is under way: the fold of everything that is queued so far
+            events = self._still.events
+            position = await self.journal.flush()
+        await save(self.journal, image, position)
+        self._still.events -= events
+        return True
 
     def name(self, env: str) -> str:
         """The name of the environment's next transition, unique in the journal: the place where it begins."""
@@ -57,20 +86,35 @@ class Ledger:
         """
         async with self._locked(sorted({command.env for command in commands})):
             with anyio.CancelScope(shield=True):
-                appends = self._decide(commands)
-                position = 0
-                try:
-                    position = await self.journal.append(*appends)
-                except (JournalUnavailable, OSError) as error:
-                    if not await self._kept(appends, error):
-                        if not may_ride:
-                            raise
-                        for append in appends:
-                            self.journal.ride(append.stream, *append.events)
+                async with self._still.moving():
+                    appends = self._decide(commands)
+                    await self._append(appends, may_ride=may_ride)
+                    for append in appends:
+                        self._fold(*append.events)
+
+    async def _append(self, appends: Sequence[Append], *, may_ride: bool) -> None:
+        before = self._known
+        try:
+            self._known = max(await self.journal.append(*appends), self._known)
+        except (JournalUnavailable, OSError) as error:
+            try:
+                kept = await self._kept(appends, before, error)
+            except JournalError:  # the journal may hold what is not folded
+                self._still.give_up()
+                raise
+            if not kept:
+                if not may_ride:
+                    raise
                 for append in appends:
-                    self._positions[append.stream] = max(position, self._positions.get(append.stream, 0))
-                    for event in append.events:
-                        self.world.apply(event)
+                    self.journal.ride(append.stream, *append.events)
+        except ExpectationFailed:
+            self._still.give_up()
+            raise
+
+    def _fold(self, *events: Event) -> None:
+        self._still.count(len(events))
+        for event in events:
+            self.world.apply(event)
 
     def _decide(self, commands: Sequence[Command]) -> list[Append]:
         from_here: dict[str, Capsule | None] = {}
@@ -90,10 +134,10 @@ class Ledger:
     async def _locked(self, envs: Sequence[str]) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             for env in envs:  # sorted by the caller, so that two commits never wait for each other
-                await stack.enter_async_context(self._locks.setdefault(env, anyio.Lock()))
+                await stack.enter_async_context(self._locks.holding(env))
             yield
 
-    async def _kept(self, appends: Sequence[Append], error: Exception) -> bool:
+    async def _kept(self, appends: Sequence[Append], after: int, error: Exception) -> bool:
         """Whether the journal holds the events after all. Raises InDoubt when it can't be read either."""
         give_up = anyio.current_time() + self._settle_s
         attempt = 0
@@ -101,7 +145,7 @@ class Ledger:
             await anyio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)])
             attempt += 1
             try:
-                return await self._read_back(appends)
+                return await self._read_back(appends, after)
             except ExpectationFailed:
                 raise
             except (JournalError, OSError) as unreadable:
@@ -113,17 +157,16 @@ class Ledger:
                         reason=str(unreadable),
                     ) from error
 
-    async def _read_back(self, appends: Sequence[Append]) -> bool:
-        found = []
-        for append in appends:
-            after = self._positions.get(append.stream, 0)
-            found.append(
-                [
-                    _text(recorded.event)
-                    async for recorded in self.journal.read(after=after, stream=append.stream)
-                    if recorded.version > append.expected.version
-                ]
-            )
+    async def _read_back(self, appends: Sequence[Append], after: int) -> bool:
+        """``after``: a position that was known before the append, so that it can only stand behind it."""
+        found = [
+            [
+                _text(recorded.event)
+                async for recorded in self.journal.read(after=after, stream=append.stream)
+                if recorded.version > append.expected.version
+            ]
+            for append in appends
+        ]
         if not any(found):
             return False
         if found == [[_text(event) for event in append.events] for append in appends]:
@@ -137,20 +180,25 @@ class Ledger:
     def ride(self, env: str, event: Event) -> None:
         """Journal an activity event without waiting, and fold it."""
         self.journal.ride(activity_stream(env), event)
+        self._still.count(1)
         if isinstance(event, ActionBegun):
             self.world.apply(event)
 
     def ride_engine(self, event: Event) -> None:
         """Journal an event of the engine as a whole without waiting, and fold it."""
         self.journal.ride(ENGINE_STREAM, event)
-        self.world.apply(event)
+        self._fold(event)
 
     async def append_engine(self, *events: Event) -> None:
         """The same, durably."""
         with anyio.CancelScope(shield=True):
-            await self.journal.append(Append(stream=ENGINE_STREAM, events=events, expected=ANY))
-            for event in events:
-                self.world.apply(event)
+            async with self._still.moving():
+                try:
+                    await self.journal.append(Append(stream=ENGINE_STREAM, events=events, expected=ANY))
+                except JournalError:  # perhaps only the reply was lost
+                    self._still.give_up()
+                    raise
+                self._fold(*events)
 
 
 def _text(event: Event) -> bytes:

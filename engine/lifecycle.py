@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from statefork.engine.capsule import Phase
 from statefork.engine.collect import collect
 from statefork.engine.conductor import Conductor
 from statefork.engine.errors import ContractError
@@ -98,8 +97,7 @@ async def closing(conductor: Conductor, run: str) -> tuple[str, ...]:
                 for env, live in list(conductor.lives.items()):
                     if live.context is not None and not live.doubt:
                         tasks.start_soon(park, env)
-        resting = (Phase.PARKED, Phase.RETIRED)
-        left = tuple(env for env, capsule in ledger.world.environments.items() if capsule.phase not in resting)
+        left = ledger.world.environments.awake
         if not left:
             try:
                 await ledger.append_engine(EngineStopped(at=ledger.clock.now(), run=run))

@@ -53,7 +53,7 @@ async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
             lost[capsule.env] = after.head.lost_actions
 
     async with anyio.create_task_group() as tasks:
-        for env in sorted(ledger.world.environments):
+        for env in sorted(ledger.world.environments.awake):
             capsule = ledger.world.environments[env]
             commands = _settle(ledger, capsule)
             if capsule.transition is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from itertools import islice
 
 import msgspec
 
@@ -24,6 +25,7 @@ from statefork.journal.values import Moment
 
 ENV_NAME_LENGTH_MAX = 63
 NUMBER_MAX = 10**12
+_GUESSED_MAX = 1_000  # names that a mistyped one is compared with: a guess must not hold the engine up
 
 _NAME = r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*"
 _NAME_PATTERN = re.compile(_NAME)
@@ -103,7 +105,7 @@ def resolve(ref: Ref, capsules: Mapping[str, Capsule]) -> Moment:
     capsule = capsules.get(ref.env)
     if capsule is None:
         message = f"{ref}: there is no environment {ref.env!r} in this journal"
-        near = get_close_matches(ref.env, capsules, n=1)
+        near = get_close_matches(ref.env, islice(capsules, _GUESSED_MAX), n=1)
         raise UnknownRef(message, hint=f"Did you mean {near[0]!r}?" if near else "", ref=str(ref))
     if not capsule.generations:
         raise UnknownRef(f"{ref}: no generation of {ref.env!r} is published yet", ref=str(ref))

@@ -176,9 +176,9 @@ class Turns:
             return
         given_up = run.staging.context.identity.activation if run.staging is not None else 0
         await self._discard(run.live, run.staging)
-        reached = self.ledger.world.reachable() if run.sealed else frozenset()
+        published = self.ledger.world.capsule(env).head.manifest
         for name, sealed in run.sealed.items():
-            if (name, sealed.version) not in reached:
+            if sealed != published[name].sealed:  # a seal gives what was published last, or something new
                 await quietly(name, "discard", self.resources[name].discard(sealed), self.settings.discard_s)
         if await self._abort(env, run.live, error, run, given_up):
             await self._thaw(env, run, published=False)
