@@ -1,0 +1,364 @@
+"""The protocol under stress, and the proof that the detectors see what they are there for.
+
+    ./dev bench protocol [--switches N] [--clients K] [--json]
+
+K clients act on one environment (a SQLite database and a file tree) while it is switched N times between generations
+whose contents differ. Each switch finds one operation in flight, and one is sent inside its freeze. An operation notes
+in a row that it began, reads the database's mark, later reads the mark in the files, and notes that it ended: all by
+raw clients at the addresses that are bound at that moment, never by what a lease says of itself.
+
+``mixed``: the two marks differ, so the operation saw two generations. ``in_flight``: when the publish was decided, the
+old database held an operation that had begun and not ended.
+
+* ``full``: the whole protocol, newcomers refused. Must be 0 mixed, 0 in flight, N of N newcomers refused.
+* ``hold``: the same, newcomers held. Must be 0, 0, and N of N served on the new generation.
+* ``direct publish``: the drain is left out (here, by a subclass; the product can't do that). In *each* switch the same
+  detectors must report both faults; else they are worthless, and this program fails.
+
+Latencies are milliseconds as the engine's caller has them, percentiles over the switches of a mode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+
+import statefork
+from statefork.adapters.interfaces.python import Engine
+from statefork.engine import kernel as kernel_module
+from statefork.engine.conductor import Conductor
+from statefork.engine.errors import EnvironmentFrozen
+from statefork.engine.kernel import DrainPolicy, Kernel
+from statefork.engine.live import Run, Timer
+from statefork.engine.staging import Context
+from statefork.engine.transitions import Publish
+from statefork.journal.values import Component, Moment
+
+ENV = "shop"
+MARKS = 8  # generations that are switched between; neighbours always differ
+DIRECT_SWITCHES_MAX = 100
+CONTRACT = """
+[contract]
+name = "witnesses"
+
+[resources.db]
+adapter = "sqlite"
+base = "base.sqlite3"
+
+[resources.media]
+adapter = "files"
+base = "media"
+"""
+
+
+class Scene:
+    """What detectors and clients share: the raw stores of the one environment, and the state of the present switch."""
+
+    def __init__(self) -> None:
+        self.kernel: Kernel
+        self.mixed = 0
+        self.in_flight = 0
+        self.done = 0
+        self.draining = anyio.Event()
+        self.published = anyio.Event()
+        self.decided_at = 0.0
+        self.publish_ms: list[float] = []
+        self.numbers = iter(range(1, sys.maxsize))
+
+    def next_switch(self) -> None:
+        self.draining, self.published = anyio.Event(), anyio.Event()
+
+    def database(self, bindings: Mapping[str, Any] | None = None) -> closing[sqlite3.Connection]:
+        path = (bindings or self.kernel.bindings(ENV))["db"].address["path"]
+        raw = sqlite3.connect(path, isolation_level=None, timeout=20)
+        raw.execute("PRAGMA synchronous = OFF")  # or the clients' waits for the disk would stop the engine's loop
+        return closing(raw)
+
+    def row_mark(self) -> str:
+        with self.database() as raw:
+            return str(raw.execute("SELECT mark FROM world").fetchone()[0])
+
+    def file_mark(self) -> str:
+        return (Path(str(self.kernel.bindings(ENV)["media"].address["path"])) / "mark").read_text()
+
+    def begin(self) -> tuple[int, str]:
+        number = next(self.numbers)
+        with self.database() as raw:
+            raw.execute("INSERT INTO operations (number, step) VALUES (?, 'began')", (number,))
+            return number, str(raw.execute("SELECT mark FROM world").fetchone()[0])
+
+    def end(self, number: int, mark: str) -> None:
+        self.mixed += self.file_mark() != mark
+        with self.database() as raw:
+            raw.execute("INSERT INTO operations (number, step) VALUES (?, 'ended')", (number,))
+        self.done += 1
+
+    def unfinished(self, context: Context) -> int:
+        """Operations that the context's database knows the beginning of and not the end."""
+        sql = "SELECT count(*) FROM (SELECT number FROM operations GROUP BY number HAVING count(*) = 1)"
+        with self.database(context.bindings) as raw:
+            return int(raw.execute(sql).fetchone()[0])
+
+
+class Watched(Conductor):
+    """The engine's own, with the detectors looking on."""
+
+    scene: Scene
+
+    async def _drain(self, run: Run, policy: DrainPolicy | None, *, may_fence: bool) -> None:
+        self.scene.draining.set()
+        await super()._drain(run, policy, may_fence=may_fence)
+
+    def _publish(
+        self,
+        env: str,
+        manifest: Mapping[str, Component],
+        timer: Timer,
+        *,
+        run: Run | None = None,
+        staged: Context | None = None,
+        source_actions: int = 0,
+    ) -> Publish:
+        if run is not None:
+            self.scene.in_flight += bool(self.scene.unfinished(run.context))
+            self.scene.decided_at = time.perf_counter()
+        return super()._publish(env, manifest, timer, run=run, staged=staged, source_actions=source_actions)
+
+    def _serve(self, live: Any, context: Context) -> None:
+        if self.scene.decided_at:
+            self.scene.publish_ms.append((time.perf_counter() - self.scene.decided_at) * 1000)
+        super()._serve(live, context)
+        self.scene.published.set()
+
+
+class DirectPublish(Watched):
+    """What a system does that lets the pointer move when the successor is ready: nobody is waited for."""
+
+    async def _drain(self, run: Run, policy: DrainPolicy | None, *, may_fence: bool) -> None:
+        self.scene.draining.set()
+
+    def _publish(self, env: str, manifest: Any, timer: Timer, *, run: Run | None = None, **more: Any) -> Publish:
+        if run is not None:
+            self.scene.in_flight += bool(self.scene.unfinished(run.context))
+            self.scene.decided_at = time.perf_counter()
+        return Conductor._publish(self, env, manifest, timer, **more)
+
+    async def _close(self, context: Context) -> None:
+        await context.gate.idle()
+        await super()._close(context)
+
+
+def lay_bases(folder: Path) -> Path:
+    """The contract and its two bases."""
+    folder.mkdir()
+    (folder / "media").mkdir()
+    (folder / "media" / "mark").write_text("base")
+    with closing(sqlite3.connect(folder / "base.sqlite3")) as raw:
+        raw.executescript(
+            "CREATE TABLE world (mark TEXT); INSERT INTO world VALUES ('base');"
+            "CREATE TABLE operations (number INTEGER, step TEXT);"
+        )
+    contract = folder / "witnesses.toml"
+    contract.write_text(CONTRACT)
+    return contract
+
+
+@asynccontextmanager
+async def opened(folder: Path, conductor: type[Watched]) -> AsyncIterator[tuple[Engine, Scene, list[Moment]]]:
+    """An engine with one environment and the generations that it is switched between."""
+    contract = lay_bases(folder)
+    scene = conductor.scene = Scene()
+    original, kernel_module.Conductor = kernel_module.Conductor, conductor  # type: ignore[misc]  # the ablation's door
+    try:
+        async with statefork.open_engine(contract, state=folder / "state") as engine:
+            scene.kernel = engine.kernel
+            await engine.create(ENV)
+            yield engine, scene, [await marked(scene, f"mark-{number}") for number in range(MARKS)]
+    finally:
+        kernel_module.Conductor = original  # type: ignore[misc]  # as above
+
+
+async def marked(scene: Scene, mark: str) -> Moment:
+    with scene.database() as raw:
+        raw.execute("UPDATE world SET mark = ?", (mark,))
+    (Path(str(scene.kernel.bindings(ENV)["media"].address["path"])) / "mark").write_text(mark)
+    return await scene.kernel.snapshot(ENV)
+
+
+async def client(scene: Scene, over: anyio.Event) -> None:
+    """Operations, one after the other; who is refused comes again."""
+    while not over.is_set():
+        try:
+            async with scene.kernel.lease(ENV, "client"):
+                number, mark = scene.begin()
+                await anyio.sleep(0.0005)
+                scene.end(number, mark)
+        except EnvironmentFrozen:
+            await anyio.sleep(0.0005)
+
+
+async def straggler(scene: Scene, begun: anyio.Event, answered: anyio.Event, *, waits_for_publish: bool) -> None:
+    """The operation in flight: it ends when the freeze was seen to work, or, where nobody waits for it, too late."""
+    async with scene.kernel.lease(ENV, "straggler"):
+        number, mark = scene.begin()
+        begun.set()
+        await answered.wait()
+        if waits_for_publish:
+            await scene.published.wait()
+        scene.end(number, mark)
+
+
+async def newcomer(scene: Scene, answered: anyio.Event, target: str, told: dict[str, int], *, held: bool) -> None:
+    """The operation that is sent inside the freeze."""
+    await scene.draining.wait()
+    if held:
+        answered.set()
+    try:
+        async with scene.kernel.lease(ENV, "newcomer"):
+            told["on_the_new"] += scene.row_mark() == target == scene.file_mark()
+    except EnvironmentFrozen:
+        told["refused"] += 1
+    answered.set()
+
+
+async def switches(mode: str, folder: Path, *, count: int, clients: int) -> dict[str, Any]:
+    """One mode, from an empty state directory to its table."""
+    direct, hold = mode == "direct publish", mode == "hold"
+    kind = DirectPublish if direct else Watched
+    drain = DrainPolicy(deadline_s=30, hold_s=30 if hold else 0)
+    told = {"refused": 0, "on_the_new": 0}
+    total_ms: list[float] = []
+    both = 0
+    async with opened(folder, kind) as (engine, scene, moments):
+        over = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(clients):
+                tasks.start_soon(client, scene, over)
+            for number in range(count):
+                scene.next_switch()
+                before = scene.mixed, scene.in_flight
+                begun, answered = anyio.Event(), anyio.Event()
+                target = moments[number % MARKS]
+                async with anyio.create_task_group() as beside:
+                    beside.start_soon(partial(straggler, scene, begun, answered, waits_for_publish=direct))
+                    await begun.wait()
+                    wanted = f"mark-{number % MARKS}"
+                    beside.start_soon(partial(newcomer, scene, answered, wanted, told, held=hold))
+                    began = time.perf_counter()
+                    await scene.kernel.restore(ENV, target, drain=drain)
+                    total_ms.append((time.perf_counter() - began) * 1000)
+                both += scene.mixed > before[0] and scene.in_flight > before[1]
+            over.set()
+        phases = await timings(engine)
+    return {
+        "switches": count,
+        "operations": scene.done,
+        "mixed": scene.mixed,
+        "in_flight": scene.in_flight,
+        "switches_with_both_faults": both,
+        "newcomers_refused": told["refused"],
+        "newcomers_on_the_new_generation": told["on_the_new"],
+        "ms": {
+            **{phase: percentiles(found[-count:]) for phase, found in phases.items()},
+            "publish": percentiles(scene.publish_ms[-count:]),
+            "whole": percentiles(total_ms),
+        },
+    }
+
+
+async def timings(engine: Engine) -> dict[str, list[float]]:
+    """What the journal holds of each phase of the restores."""
+    found: dict[str, list[float]] = {"freeze": [], "drain": [], "stage": []}
+    await engine.journal.flush()
+    async for recorded in engine.journal.read(stream=f"env/{ENV}"):
+        if getattr(recorded.event, "op", "") == "restore":
+            for phase, values in found.items():
+                if phase in (measured := getattr(recorded.event, "timings_ms", {})):
+                    values.append(measured[phase])
+    return {phase: values for phase, values in found.items() if values}
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    """p50, p90, p99."""
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return {"p50": round(cuts[49], 2), "p90": round(cuts[89], 2), "p99": round(cuts[98], 2)}
+
+
+def faults(tables: dict[str, dict[str, Any]]) -> list[str]:
+    """What is not as it must be."""
+    wrong: list[str] = []
+    for mode, counted in ("full", "newcomers_refused"), ("hold", "newcomers_on_the_new_generation"):
+        table = tables[mode]
+        if table["mixed"] or table["in_flight"]:
+            wrong.append(
+                f"{mode}: {table['mixed']} mixed operations, {table['in_flight']} publishes over one in flight"
+            )
+        if table[counted] != table["switches"]:
+            wrong.append(f"{mode}: {counted} is {table[counted]}, not {table['switches']}")
+    direct = tables["direct publish"]
+    if direct["switches_with_both_faults"] != direct["switches"]:
+        seen = f"{direct['switches_with_both_faults']} of {direct['switches']}"
+        wrong.append(f"direct publish: both faults were seen in {seen} switches only: the detectors are worthless")
+    return wrong
+
+
+def machine() -> str:
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor() or platform.machine(),
+    )
+    return f"{psutil.cpu_count()} cores, {model}, {platform.system()} {platform.release()}"
+
+
+def show(tables: dict[str, dict[str, Any]]) -> None:
+    for mode, table in tables.items():
+        print(f"{mode}: {table['switches']} switches, {table['operations']} operations")
+        for name in ("mixed", "in_flight", "newcomers_refused", "newcomers_on_the_new_generation"):
+            print(f"  {name.replace('_', ' '):34}{table[name]:>8}")
+        print(f"  {'milliseconds':34}{'p50':>8}{'p90':>8}{'p99':>8}")
+        for phase, found in table["ms"].items():
+            print(f"    {phase:32}" + "".join(f"{value:>8.2f}" for value in found.values()))
+
+
+def main() -> int:
+    """Run all three modes. 1: something was not as it must be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--switches", type=int, default=100, help="of the full protocol; the ablation does at most 100")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--backend", choices=("trio", "asyncio"), default="trio")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    if asked.switches < 2 or asked.clients < 0:
+        parser.error("at least 2 switches and 0 clients")
+    tables: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="statefork-bench-") as folder:
+        for mode in ("full", "hold", "direct publish"):
+            count = min(asked.switches, DIRECT_SWITCHES_MAX) if mode == "direct publish" else asked.switches
+            work = partial(switches, mode, Path(folder) / mode.replace(" ", "-"), count=count, clients=asked.clients)
+            tables[mode] = anyio.run(work, backend=asked.backend)
+    wrong = faults(tables)
+    if asked.json:
+        print(json.dumps({"machine": machine(), "clients": asked.clients, "modes": tables, "wrong": wrong}, indent=2))
+    else:
+        print(machine())
+        show(tables)
+        print("\n".join(wrong) or "all as it must be: the protocol has no fault, and the detectors see both without it")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
