@@ -7,7 +7,7 @@
       sealed/<version>.json  a sealed version: its handle, and the layers that it is made of, top first
       branches/<id>.json     a branch: its handle, and the layers under it
       branches/<id>/…        its working files
-      tmp/…                  half-made things; removed when the ledger is next opened
+      tmp/…                  half-made things; removed when the ledger is next opened, as are TRIALS
 
 A layer lives as long as any version or branch names it, so versions may be discarded in any order. A record is written
 before what it names where that must be found again after a crash (branches), and after it where it must be whole
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import os
 import secrets
 import shutil
@@ -33,6 +34,9 @@ from statefork.engine.errors import ForeignHandle, ResourceFailed
 from statefork.journal.values import Branch, Handle, Sealed
 
 ID_LENGTH_MAX = 120
+TRIALS = (".reflink-", ".ticks-")
+"""Beginnings of the names of files by which adapters try a file system; a killed engine leaves them behind."""
+
 _NONCE_BYTES = 6
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -282,8 +286,10 @@ class Ledger:
         for folder in ("layers", "sealed", "branches"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         remove_tree(self.root / "tmp")
-        for partial in [*(self.root / "sealed").glob("*.partial"), *(self.root / "branches").glob("*.partial")]:
-            partial.unlink()
+        left = [self.root.glob(f"{prefix}*") for prefix in TRIALS]
+        left += [(self.root / folder).glob("*.partial") for folder in ("sealed", "branches")]
+        for path in itertools.chain(*left):
+            path.unlink(missing_ok=True)
         self._read("sealed", SealedRecord, lambda r: self._sealed.__setitem__(r.handle.version, r))
         self._read("branches", BranchRecord, lambda r: self._branches.__setitem__(r.handle.id, r))
         self._sweep()

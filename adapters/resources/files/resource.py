@@ -79,6 +79,7 @@ class FilesResource(StoredResource):
     async def stop(self) -> None:
         """Take every tree out of reach; their files stay. Idempotent."""
         await in_thread(lambda: self._trees().shut())
+        await in_thread(self._sums.stop)
 
     # -- the base ---------------------------------------------------------------------------------------------
 
@@ -240,11 +241,11 @@ class FilesResource(StoredResource):
         going_on = msgspec.structs.replace(record, layers=cut.layers, upper=cut.upper, over=handle, mark=cut.mark)
         try:
             self._force()
+            self._ledger.put_branch(going_on)  # first: so that no record ever says that a version's layer is written
             self._ledger.put_sealed(SealedRecord(handle=handle, layers=cut.layers))
         except BaseException:  # the branch goes on over the new layers, of which no version was made
             self._ledger.put_branch(msgspec.structs.replace(going_on, over=record.over, mark=""))
             raise
-        self._ledger.put_branch(going_on)
         self._ledger.collect([record.upper, *record.layers])
         return handle
 

@@ -254,10 +254,11 @@ class SqliteResource(StoredResource):
                 target.chmod(0o444)
                 self._force(place)
             sealed_record = self._record(layer, layer)
-            self._ledger.put_sealed(sealed_record)
+            # First the branch: should recording the version fail, the next seal records it (see ``Ledger.kept``).
             self._ledger.put_branch(
                 msgspec.structs.replace(record, over=sealed_record.handle, layers=(layer,), mark=mark)
             )
+            self._ledger.put_sealed(sealed_record)
         return sealed_record.handle
 
     def _record(self, version: str, layer: str, *, digest: str = "", fingerprint: str = "") -> SealedRecord:
