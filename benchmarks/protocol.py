@@ -40,12 +40,12 @@ import psutil
 import statefork
 from statefork.adapters.interfaces.python import Engine
 from statefork.engine import kernel as kernel_module
+from statefork.engine.commands import Publish
 from statefork.engine.conductor import Conductor
 from statefork.engine.errors import EnvironmentFrozen
 from statefork.engine.kernel import DrainPolicy, Kernel
 from statefork.engine.live import Run, Timer
 from statefork.engine.staging import Context
-from statefork.engine.transitions import Publish
 from statefork.journal.values import Component, Moment
 
 ENV = "shop"

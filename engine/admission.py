@@ -13,7 +13,13 @@ from types import TracebackType
 
 from statefork.engine.capsule import Phase
 from statefork.engine.conductor import Conductor
-from statefork.engine.errors import EnvironmentFrozen, EnvironmentRetired, StaleGeneration, UnknownEnvironment
+from statefork.engine.errors import (
+    EnvironmentFrozen,
+    EnvironmentRetired,
+    LimitReached,
+    StaleGeneration,
+    UnknownEnvironment,
+)
 from statefork.engine.leases import Gate, Lease
 from statefork.engine.ports import AdmissionRequest
 from statefork.engine.staging import Context
@@ -22,7 +28,13 @@ from statefork.journal.events import RequestRefused
 from statefork.journal.values import Identity
 
 _HELD_KINDS = ("websocket-message", "event-stream-message")
-_STATUS = {EnvironmentFrozen: 503, StaleGeneration: 409, UnknownEnvironment: 421, EnvironmentRetired: 421}
+_STATUS = {
+    EnvironmentFrozen: 503,
+    LimitReached: 503,
+    StaleGeneration: 409,
+    UnknownEnvironment: 421,
+    EnvironmentRetired: 421,
+}
 
 
 class Admitted:

@@ -13,13 +13,14 @@ from contextlib import nullcontext
 import msgspec
 
 from statefork.engine.capsule import Phase
+from statefork.engine.commands import Activate, Command, Found, Founding, NoteFork, Park, Retire
 from statefork.engine.cut import take_cut
 from statefork.engine.keyed import Note
 from statefork.engine.live import Live, Timer
 from statefork.engine.ports import Mortal
 from statefork.engine.settings import DrainPolicy
 from statefork.engine.staging import ComponentFailed, Context
-from statefork.engine.transitions import Activate, Command, Found, Founding, NoteFork, Park, Retire, decide
+from statefork.engine.transitions import decide
 from statefork.engine.turns import Turns, add_facts, as_aborted, in_own_task
 from statefork.journal.errors import StateforkError
 from statefork.journal.events import Operation

@@ -109,6 +109,18 @@ class LimitReached(StateforkError):
 
     code = "limit_reached"
 
+    @classmethod
+    def of(cls, limit: str, most: int, what: str, hint: str = "", **facts: str | int) -> LimitReached:
+        """The error of one more than ``most``."""
+        return cls(
+            f"{what}: the limit {limit} = {most} is reached",
+            hint=hint or "Come again when some of them have ended, or raise the limit in the engine's settings.",
+            limit=limit,
+            most=most,
+            asked=most + 1,
+            **facts,
+        )
+
 
 class KeyReused(StateforkError):
     """A command's key was given before with another command. ``facts``: key, before, now (both commands in words)."""

@@ -12,11 +12,10 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-import anyio
-
 from statefork.engine.capsule import World
+from statefork.engine.commands import Answer
 from statefork.engine.errors import InvalidKey, KeyReused, LimitReached
-from statefork.engine.transitions import Answer
+from statefork.engine.locks import KeyedLocks
 from statefork.journal.values import Moment, Value
 
 KEY_CHARS_MAX = 200
@@ -64,7 +63,7 @@ class Keys:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._locks: dict[str, tuple[anyio.Lock, int]] = {}  # key -> its lock, and how many hold it or wait
+        self._locks = KeyedLocks()
 
     @asynccontextmanager
     async def command(self, key: str, *words: str) -> AsyncIterator[Told]:
@@ -78,16 +77,9 @@ class Keys:
             yield told
             return
         check_key(key)
-        lock, users = self._locks.get(key, (anyio.Lock(), 0))
-        self._locks[key] = (lock, users + 1)
-        try:
-            async with lock:
-                self._check(key, request)
-                yield told
-        finally:
-            lock, users = self._locks.pop(key)
-            if users > 1:
-                self._locks[key] = (lock, users - 1)
+        async with self._locks.holding(key):
+            self._check(key, request)
+            yield told
 
     def _check(self, key: str, request: str) -> None:
         known = self._world.answers.get(key)

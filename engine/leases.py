@@ -12,6 +12,7 @@ statement between two awaits can be interrupted.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar, Token
@@ -20,7 +21,7 @@ from typing import Literal
 
 import anyio
 
-from statefork.engine.errors import EnvironmentFrozen, LeaseRevoked, RuntimeDied, StaleGeneration
+from statefork.engine.errors import EnvironmentFrozen, LeaseRevoked, LimitReached, RuntimeDied, StaleGeneration
 from statefork.engine.scopes import Scope, scope_maker
 from statefork.journal.values import Held, Identity
 
@@ -186,7 +187,16 @@ class Gate:
     Shut until ``open`` is called the first time. ``generation`` moves only while nothing is live (continuing publish).
     """
 
-    def __init__(self, identity: Identity, generation: int, ids: Iterator[int], monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        generation: int,
+        ids: Iterator[int],
+        monotonic: Callable[[], float],
+        *,
+        leases_max: int = sys.maxsize,
+        waiting_max: int = sys.maxsize,
+    ) -> None:
         self.identity = identity
         self.generation = generation
         self.shut = "it is not published yet"
@@ -200,6 +210,9 @@ class Gate:
         self.next_id: Callable[[], int] = ids.__next__
         self.new_scope: Callable[[], Scope] = scope_maker()
         self.on_idle: Callable[[Kind], None] | None = None  # told the kind of the tree that ended last
+        self._leases_max = leases_max
+        self._waiting_max = waiting_max
+        self._waiting = 0  # newcomers that are held back
         self._monotonic = monotonic
         self._shut_at = 0.0
         self._idle: anyio.Event | None = None
@@ -221,17 +234,23 @@ class Gate:
         return None
 
     def count_in(self, lease: Lease) -> None:
-        """Grant: the moment that decides. Raises EnvironmentFrozen, StaleGeneration."""
+        """Grant: the moment that decides. Raises EnvironmentFrozen, StaleGeneration, LimitReached."""
         if lease.parent is None or lease.kind == "action":  # an action is a new decision of an agent, whoever holds it
             self._check_open(lease)
         if lease.parent is not None and (lease.tree.id not in self.trees or lease.tree.revoked):
             raise self.stale()
+        if len(self.live) >= self._leases_max:
+            raise self._too_many("leases_max", self._leases_max, "leases are live on")
         lease.id = self.next_id()
         if lease.parent is None:
             self.trees[lease.id] = lease
         lease.tree.count += 1
         self.live[lease.id] = lease
         self.admissions += 1
+
+    def _too_many(self, limit: str, most: int, what: str) -> LimitReached:
+        env = self.identity.env
+        return LimitReached.of(limit, most, f"{most} {what} {env}", environment=env, generation=self.generation)
 
     def _check_open(self, lease: Lease) -> None:
         if self.ended:
@@ -303,11 +322,21 @@ class Gate:
             self._moved = None
 
     async def held_back(self) -> bool:
-        """Let a newcomer wait where the freeze allows that; True when it should look again at what serves now."""
-        if self.shut and not self.ended and self.hold_s:
+        """Let a newcomer wait where the freeze allows that; True when it should look again at what serves now.
+
+        Raises LimitReached.
+        """
+        if not self.shut or self.ended or not self.hold_s:
+            return False
+        if self._waiting >= self._waiting_max:
+            raise self._too_many("waiting_max", self._waiting_max, "callers are held back by a freeze of")
+        self._waiting += 1
+        try:
             with anyio.move_on_after(self.hold_s):
                 await self.moved()
                 return True
+        finally:
+            self._waiting -= 1
         return False
 
     async def moved(self) -> None:

@@ -15,11 +15,12 @@ import msgspec
 
 from statefork.engine.capsule import Capsule, World, evolve
 from statefork.engine.checkpoint import fold, save
+from statefork.engine.commands import Command
 from statefork.engine.errors import InDoubt
 from statefork.engine.locks import KeyedLocks
 from statefork.engine.ports import Clock
 from statefork.engine.stillness import Stillness
-from statefork.engine.transitions import Command, decide
+from statefork.engine.transitions import decide
 from statefork.journal.errors import ExpectationFailed, JournalError, JournalUnavailable
 from statefork.journal.events import ENGINE_STREAM, ActionBegun, Event, activity_stream, control_stream
 from statefork.journal.log import ANY, Append, Journal, exactly

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import anyio
 
+from statefork.engine.commands import Begin
 from statefork.engine.drain import Drain
 from statefork.engine.staging import Context, Staging
-from statefork.engine.transitions import Begin
 from statefork.journal.values import Sealed
 
 

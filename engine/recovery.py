@@ -13,8 +13,8 @@ import msgspec
 
 from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.collect import GcReport
+from statefork.engine.commands import Abort, Command, Recover, Retire
 from statefork.engine.ledger import Ledger
-from statefork.engine.transitions import Abort, Command, Recover, Retire
 from statefork.journal.values import Moment, Value
 
 

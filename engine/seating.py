@@ -35,6 +35,7 @@ class Seating:
             limit,
             kind=kind,
             staging=settings.staging_slots,
+            queue_max=settings.slot_queue_max,
             is_bound=self.is_bound,
             is_idle=self.is_idle,
             give_way=give_way,

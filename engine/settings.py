@@ -43,7 +43,11 @@ class Settings(Value, frozen=True, kw_only=True):
     close_s: float = 60.0  # parking everything when the engine closes
     settle_s: float = 30.0  # reading back after an append whose reply was lost
     held_names_max: int = 256  # names that one transition records of what it found open
-    children_max: int = 1000  # children of one fork
+    children_max: int = 1000  # environments of one bulk command: children of a fork, creates, resets
+    leases_max: int = 10_000  # live leases of one environment, children included
+    waiting_max: int = 1_000  # commands that wait for their turn on one environment; callers that a freeze holds back
+    slot_queue_max: int = 10_000  # activations that wait for a slot
+    checkpoint_events: int = 20_000  # after so many events the fold is kept, so that opening is quick; 0: never
     parallel_max: int = 16  # environments that opening, closing and forking work on at once
 
 

@@ -13,13 +13,14 @@ Everything here runs in one event loop; nothing between two awaits can be interr
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 
-from statefork.engine.errors import NoSlot
+from statefork.engine.errors import LimitReached, NoSlot
 from statefork.journal.values import Value
 
 UNLIMITED = 0
@@ -70,12 +71,14 @@ class Slots:
         *,
         kind: str = "",
         staging: int = 1,
+        queue_max: int = sys.maxsize,
         is_bound: Callable[[str], bool],
         is_idle: Callable[[str], bool],
         give_way: Callable[[str], Awaitable[str]],
     ) -> None:
         self.limit = limit
         self.kind = kind
+        self._queue_max = queue_max
         self._is_bound = is_bound
         self._is_idle = is_idle
         self._give_way = give_way
@@ -94,7 +97,7 @@ class Slots:
         """The environment has a slot in the body and does not give way; afterwards it keeps it while it is bound.
 
         Waits in order of arrival; ``waits`` is told the position when there is a queue. Several may claim for one
-        environment. Raises NoSlot after ``deadline_s``, naming who holds the slots.
+        environment. Raises NoSlot after ``deadline_s``, naming who holds the slots; LimitReached.
         """
         seat = self._seats.get(env) or await self._take(_Ticket(env), deadline_s, waits)
         seat.claims += 1
@@ -106,6 +109,9 @@ class Slots:
             self.look_again()
 
     async def _take(self, ticket: _Ticket, deadline_s: float, waits: Callable[[int], None] | None) -> _Seat:
+        if len(self._queue) >= self._queue_max:
+            what = f"{len(self._queue)} activations wait for a {self.kind} slot"
+            raise LimitReached.of("slot_queue_max", self._queue_max, what, environment=ticket.env)
         self._queue.append(ticket)
         try:
             if waits is not None and not self._is_next(ticket):

@@ -18,9 +18,17 @@ import anyio
 
 from statefork.engine.capsule import Capsule
 from statefork.engine.collect import Sharing
+from statefork.engine.commands import Abort, Begin, Park, Publish, Recover
 from statefork.engine.contract import Contract
 from statefork.engine.drain import Drain
-from statefork.engine.errors import ContractError, HeldByCaller, InDoubt, StateforkError, TransitionAborted
+from statefork.engine.errors import (
+    ContractError,
+    HeldByCaller,
+    InDoubt,
+    LimitReached,
+    StateforkError,
+    TransitionAborted,
+)
 from statefork.engine.leases import Gate, current_lease, lease_ids
 from statefork.engine.ledger import Ledger
 from statefork.engine.live import Live, Run, Timer
@@ -28,7 +36,7 @@ from statefork.engine.ports import Keeper, Resource
 from statefork.engine.seating import Seating
 from statefork.engine.settings import DrainPolicy, Settings
 from statefork.engine.staging import ComponentFailed, Context, Staging, close_context, each, quietly
-from statefork.engine.transitions import Abort, Begin, Park, Publish, Recover, decide
+from statefork.engine.transitions import decide
 from statefork.journal.errors import JournalError
 from statefork.journal.events import Operation
 from statefork.journal.values import Component, Handle, Identity, Moment
@@ -131,6 +139,9 @@ class Turns:
             lease = lease.parent
         self.usable(env)
         live = self.live(env)
+        most = self.settings.waiting_max
+        if live.lock.statistics().tasks_waiting >= most:
+            raise LimitReached.of("waiting_max", most, f"{most} commands wait for their turn on {env}", environment=env)
         try:
             async with live.lock, self.sharing.shared():
                 if live.doubt:
@@ -287,7 +298,14 @@ class Turns:
     ) -> Staging:
         live.activation = max(live.activation, self.ledger.world.capsule(env).activation) + 1
         identity = Identity(env=env, epoch=epoch, activation=live.activation)
-        gate = Gate(identity, generation, self._ids, self.ledger.clock.monotonic)
+        gate = Gate(
+            identity,
+            generation,
+            self._ids,
+            self.ledger.clock.monotonic,
+            leases_max=self.settings.leases_max,
+            waiting_max=self.settings.waiting_max,
+        )
         staging = Staging(self.contract, self.resources, gate, manifest, timer)
         live.staged = staging.context
         return staging

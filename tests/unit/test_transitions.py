@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from statefork.engine.capsule import Capsule, World, evolve
+from statefork.engine.commands import Abort, Activate, Begin, Command, Found, NoteFork, Park, Publish, Recover, Retire
 from statefork.engine.errors import (
     EnvironmentExists,
     EnvironmentFrozen,
@@ -17,24 +18,7 @@ from statefork.engine.errors import (
     UnknownEnvironment,
     UnknownRef,
 )
-from statefork.engine.transitions import (
-    TABLE,
-    Abort,
-    Activate,
-    Begin,
-    Command,
-    Found,
-    NoteFork,
-    Park,
-    Phase,
-    Publish,
-    Recover,
-    Retire,
-    decide,
-    diagram,
-    step,
-    tag,
-)
+from statefork.engine.transitions import TABLE, Phase, decide, diagram, step, tag
 from statefork.journal import events as happened
 from statefork.journal.events import ActionBegun, ActionEnded, Event, GenerationPublished, TransitionBegun
 from statefork.journal.values import Component, Held, Moment, Sealed
