@@ -24,9 +24,11 @@ SEATED = CONTRACT.replace('visits = "visits"', 'visits = "visits"\nslot = "brows
 
 
 @asynccontextmanager
-async def open_house(slots: int, *, wait_s: float = 5, **more: Any) -> AsyncIterator[tuple[House, Kernel]]:
+async def open_house(
+    slots: int, *, wait_s: float = 5, more_settings: dict[str, Any] | None = None, **more: Any
+) -> AsyncIterator[tuple[House, Kernel]]:
     house = House(contract=SEATED)
-    settings = replace(SETTINGS, max_slots={"browser": slots}, slot_wait_s=wait_s)
+    settings = replace(SETTINGS, max_slots={"browser": slots}, slot_wait_s=wait_s, **(more_settings or {}))
     async with house.open(settings=settings, **more) as kernel:
         yield house, kernel
 
