@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from statefork.engine.settings import Settings as Settings
     from statefork.journal.errors import StateforkError as StateforkError
     from statefork.journal.values import Moment as Moment
-    from statefork.replay.audit import audit as audit
+    from statefork.replay.auditing import audit as audit
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _HOMES = {
     "Seen": "statefork.adapters.interfaces.views",
     "Settings": "statefork.engine.settings",
     "StateforkError": "statefork.journal.errors",
-    "audit": "statefork.replay.audit",
+    "audit": "statefork.replay.auditing",
     "open_engine": "statefork.adapters.interfaces.python",
 }
 

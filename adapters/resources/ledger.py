@@ -3,7 +3,7 @@
 ::
 
     resources/<name>/
-      layers/<id>/…          bytes of a version or of an open branch; a sealed layer is never written
+      layers/<id>/…          bytes of a version or of an open branch; a sealed layer is never written, and gets sums
       sealed/<version>.json  a sealed version: its handle, and the layers that it is made of, top first
       branches/<id>.json     a branch: its handle, and the layers under it
       branches/<id>/…        its working files
@@ -84,6 +84,7 @@ class Ledger:
         self._foreign_layers: set[str] = set()  # what other journals' records name: kept, never shown
         self._foreign_branches: set[str] = set()
         self._pins: dict[str, int] = {}  # layers in use by work under way
+        self.on_sealed: Callable[[Sequence[str]], None] | None = None  # told the layers of each version on record
 
     # -- places -----------------------------------------------------------------------------------------------
 
@@ -158,6 +159,8 @@ class Ledger:
         with self._opened():
             self._write("sealed", record.handle.version, record)
             self._sealed[record.handle.version] = record
+        if self.on_sealed is not None:
+            self.on_sealed(record.layers)
         return record.handle
 
     def put_branch(self, record: BranchRecord) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from statefork.adapters.resources.common import failures_told, in_thread
 from statefork.adapters.resources.ledger import Ledger, SealedRecord
+from statefork.adapters.resources.sums import Summing
 from statefork.engine.errors import ContractError
 from statefork.engine.ports import Change, Usage
 from statefork.journal.values import Binding, Branch, Handle, Sealed
@@ -29,6 +30,8 @@ class StoredResource(ABC):
         self.name = name
         self._ledger = ledger
         self._base = base
+        self._sums = Summing(name, ledger.layer)
+        ledger.on_sealed = self._sums.want
 
     @abstractmethod
     def _drop_branch(self, branch: str) -> None:

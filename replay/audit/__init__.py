@@ -7,31 +7,42 @@ private temporary database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from statefork.journal.codec import Codec
 from statefork.journal.log import Recorded
-from statefork.replay.audit.checker import Checker
-from statefork.replay.audit.fold import Fold
-from statefork.replay.audit.heads import Heads
+from statefork.replay.audit.bytes import Bytes
 from statefork.replay.audit.layers import Layers
+from statefork.replay.audit.privacy import Privacy
+from statefork.replay.audit.reach import Reach
 from statefork.replay.audit.report import Checked, Finding, Report, Unreadable
 from statefork.replay.audit.rows import Row
-from statefork.replay.audit.run import Audit, Progress
+from statefork.replay.audit.run import Audit, Make, Progress
 from statefork.replay.audit.source import JOURNAL_FILE, JournalFile
 from statefork.replay.audit.stores import Stores
+
+STORES = (Stores, Layers)
+WORLD = (Bytes, Reach, Privacy)
 
 __all__ = ["Checked", "Finding", "Report", "Unreadable", "audit", "audit_recorded", "journal_length"]
 
 
-def audit(state: str | Path, *, stores: bool = True, progress: Progress | None = None) -> Report:
+def audit(
+    state: str | Path,
+    *,
+    stores: bool = True,
+    world: bool = False,
+    progress: Progress | None = None,
+    more: Iterable[Make] = (),
+) -> Report:
     """Check the journal of a state directory, and what it refers to, against every rule.
 
-    An engine may be running: the audit looks at one consistent moment. With ``stores``, blobs and sealed versions are
-    looked at, too. Never raises for what it finds: what can't be read is in the report.
+    An engine may be running: the audit looks at one consistent moment. With ``stores``, blobs and sealed versions must
+    be there; with ``world``, too, all that lies in the state directory is compared with the journal. ``more`` checkers
+    go along. Never raises for what it finds: what can't be read is in the report.
     """
     folder = Path(state)
     try:
@@ -39,10 +50,12 @@ def audit(state: str | Path, *, stores: bool = True, progress: Progress | None =
     except Unreadable as error:
         return Report(journal="", events=0, environments=0, checked=(), unreadable=(str(error),))
     with closing(file):
-        more: list[Callable[[Heads], Checker]] = [Fold]
-        if stores:
-            more += [partial(Stores, folder), partial(Layers, folder)]
-        return Audit(more, kept_heads=file.heads()).run(file.rows(), progress)
+        along = [*more]
+        if stores or world:
+            along += [partial(kind, folder) for kind in STORES]
+        if world:
+            along += [partial(kind, folder) for kind in WORLD]
+        return Audit(along, kept_heads=file.heads()).run(file.rows(), progress)
 
 
 def journal_length(state: str | Path) -> int:
@@ -67,4 +80,4 @@ def audit_recorded(recorded: Iterable[Recorded]) -> Report:
         )
         for one in recorded
     )
-    return Audit([Fold]).run(rows)
+    return Audit().run(rows)

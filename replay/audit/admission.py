@@ -14,6 +14,7 @@ class Admission(Checker):
 
     invariant = "I2"
     rule = "root leases only on the published generation, none while frozen"
+    kinds = frozenset({kinds.ACTION_BEGUN, kinds.INPUT, kinds.EVALUATED})
 
     def look(self, row: Row) -> Iterator[str]:
         if row.kind == kinds.ACTION_BEGUN:

@@ -7,8 +7,6 @@ once described, is described the same way ever after; two versions of a resource
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +15,7 @@ from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.heads import Heads
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.spill import open_spill
+from statefork.replay.audit.versions import described
 
 _BASE = ""  # stands for the environment that the provisioned bases belong to: nobody
 _SCHEMA = """
@@ -33,6 +32,7 @@ class Branches(Checker):
 
     invariant = "I6"
     rule = "no writable branch is shared, no sealed version changes"
+    kinds = frozenset({kinds.PUBLISHED, kinds.PROVISIONED})
 
     def __init__(self, heads: Heads) -> None:
         super().__init__(heads)
@@ -42,16 +42,11 @@ class Branches(Checker):
         self._spill.close()
 
     def look(self, row: Row) -> Iterator[str]:
-        if row.kind not in (kinds.PUBLISHED, kinds.PROVISIONED):
-            return
         base = row.kind == kinds.PROVISIONED
         env = _BASE if base else row.text("env")
         generation = row.position if base else row.number("generation")
         source = None if base else row.moment("source")
-        for name, component in row.table("manifest").items():
-            sealed = component.get("sealed") if isinstance(component, dict) else None
-            if not isinstance(sealed, dict) or not isinstance(sealed.get("version"), str):
-                continue  # a finding of I4
+        for name, sealed in row.sealed():
             self.looked_at += 1
             yield from self._version(row, env, source, name, sealed)
             self._spill.execute(
@@ -61,18 +56,18 @@ class Branches(Checker):
     def _version(
         self, row: Row, env: str, source: tuple[str, int] | None, name: str, sealed: Mapping[str, Any]
     ) -> Iterator[str]:
-        version, described = sealed["version"], _digest(sealed)
+        version, handle = sealed["version"], described(sealed)
         known = self._spill.execute(
             "select env, at, described from version where resource = ? and version = ?", (name, version)
         ).fetchone()
         if known is None:
             self._spill.execute(
-                "insert into version values (?, ?, ?, ?, ?)", (name, version, env, row.position, described)
+                "insert into version values (?, ?, ?, ?, ?)", (name, version, env, row.position, handle)
             )
             yield from self._place(name, version, sealed)
             return
         first, at, was = known
-        if was != described:
+        if was != handle:
             yield f"version {version} of {name} is not what it was at position {at}: a sealed version was written"
         if first not in (env, _BASE) and not self._descends(env, source, name, version):
             yield (
@@ -101,7 +96,3 @@ class Branches(Checker):
             if found is not None and found[0] == version:
                 return True
         return False
-
-
-def _digest(sealed: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()

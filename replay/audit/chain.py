@@ -14,8 +14,10 @@ from statefork.replay.audit import heads as kinds
 from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.heads import Heads
 from statefork.replay.audit.rows import Row
+from statefork.replay.audit.spill import Kept
 
 _ZERO = "0" * 64
+_NONE = (0, _ZERO)
 
 
 class Chain(Checker):
@@ -23,25 +25,28 @@ class Chain(Checker):
 
     invariant = "I10"
     rule = "append-only: no gap, every hash fits, every action counted"
+    kinds = None
 
     def __init__(self, heads: Heads) -> None:
         super().__init__(heads)
         self._position = 0
-        self._tails: dict[str, tuple[int, str]] = {}  # stream -> (version, hash) of its last event
-        self._lineage: dict[str, int] = {}  # env -> number of its last action
+        self._tails: Kept[tuple[int, str]] = Kept()  # stream -> (version, hash) of its last event
         self.kept_heads: Iterable[tuple[str, int, str]] | None = None  # what the file says each stream ends with
+
+    def close(self) -> None:
+        self._tails.close()
 
     def look(self, row: Row) -> Iterator[str]:
         self.looked_at += 1
         if row.position != self._position + 1:
             yield f"position {row.position} follows {self._position}: events are missing or out of order"
         self._position = row.position
-        version, digest = self._tails.get(row.stream, (0, _ZERO))
+        version, digest = self._tails.get(row.stream) or _NONE
         if row.version != version + 1:
             yield f"event {row.version} of {row.stream} follows event {version}"
         if _link(digest, row) != row.digest:
             yield f"event {row.version} of {row.stream} does not fit its hash: it, or one before it, was changed"
-        self._tails[row.stream] = (row.version, row.digest)
+        self._tails.put(row.stream, (row.version, row.digest))
         if row.broken:
             return
         if row.position == 1 and row.kind != kinds.JOURNAL:
@@ -56,7 +61,7 @@ class Chain(Checker):
         if self.kept_heads is None:
             return
         for stream, version, digest in self.kept_heads:
-            have, tail = self._tails.get(stream, (0, _ZERO))
+            have, tail = self._tails.get(stream) or _NONE
             if have < version:
                 yield f"{stream} ends at event {have}, but the file says that it has {version}: the end was cut off"
             elif (have, tail) != (version, digest):
@@ -65,18 +70,16 @@ class Chain(Checker):
     def _count(self, row: Row) -> Iterator[str]:
         if row.kind == kinds.ACTION_BEGUN:
             env, number = row.text("env"), row.number("number")
-            before = self._lineage.get(env, 0)
+            before = self.heads.of(env).number
             if number != before + 1:
                 yield f"action {number} of {env} follows action {before} of its lineage"
-            self._lineage[env] = number
         elif row.kind == kinds.PUBLISHED:
             env, actions = row.text("env"), row.number("actions", 0)
-            if row.text("op") in kinds.CONTINUING and actions != self._lineage.get(env, 0):
+            if row.text("op") in kinds.CONTINUING and actions != self.heads.of(env).number:
                 yield (
                     f"{env}@{row.number('generation')} says its lineage has {actions} actions, "
-                    f"the events before it give {self._lineage.get(env, 0)}"
+                    f"the events before it give {self.heads.of(env).number}"
                 )
-            self._lineage[env] = actions
 
 
 def _link(previous: str, row: Row) -> str:

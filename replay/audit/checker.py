@@ -15,6 +15,7 @@ class Checker:
 
     invariant: ClassVar[str]
     rule: ClassVar[str]  # the rule as a clause: "one generation per operation"
+    kinds: ClassVar[frozenset[str] | None] = frozenset()  # of the events that it looks at; None: every one
 
     def __init__(self, heads: Heads) -> None:
         self.heads = heads
@@ -23,10 +24,14 @@ class Checker:
 
     def look(self, row: Row) -> Iterable[str]:
         """Sentences, one per broken rule; none for rows that are as they should be."""
-        raise NotImplementedError
+        return ()
 
     def finish(self) -> Iterable[str]:
         """Sentences about the journal as a whole, after its last row."""
+        return ()
+
+    def notes(self) -> Iterable[str]:
+        """What is worth knowing and breaks no rule, and what could not be looked at. Asked for after ``finish``."""
         return ()
 
     def close(self) -> None:
@@ -36,7 +41,14 @@ class Checker:
         """What ``look`` says of a row, as findings."""
         for sentence in self.look(row):
             self.violations += 1
-            yield Finding(invariant=self.invariant, position=row.position, stream=row.stream, sentence=sentence)
+            env = row.data.get("env")
+            yield Finding(
+                invariant=self.invariant,
+                position=row.position,
+                stream=row.stream,
+                environment=env if isinstance(env, str) else "",
+                sentence=sentence,
+            )
 
     def last_findings(self) -> Iterator[Finding]:
         """What ``finish`` says, as findings."""

@@ -19,6 +19,7 @@ class Drain(Checker):
 
     invariant = "I3"
     rule = "no publish while a lease on the old generation is live"
+    kinds = frozenset({kinds.DRAINED, kinds.PUBLISHED})
 
     def look(self, row: Row) -> Iterator[str]:
         if row.kind == kinds.DRAINED:
@@ -54,6 +55,7 @@ class Drain(Checker):
 
 def _live(head: Head) -> str:
     number = min(head.actions)
-    lease, generation, at = head.actions[number]
+    begun = head.actions[number]
     more = f" and {len(head.actions) - 1} more" if len(head.actions) > 1 else ""
-    return f"action {number} (lease {lease} on generation {generation}, since position {at}){more} is live"
+    where = f"lease {begun.lease} on generation {begun.generation}, since position {begun.at}"
+    return f"action {number} ({where}){more} is live"

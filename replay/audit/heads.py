@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from statefork.replay.audit.rows import Row
+from statefork.replay.audit.spill import Kept
+from statefork.replay.audit.versions import Versions
 
 CREATED = "environment.created/1"
 BEGUN = "transition.begun/1"
@@ -26,6 +29,8 @@ REVOKED = "lease.revoked/1"
 INPUT = "input.recorded/1"
 EVALUATED = "evaluation.recorded/1"
 REFUSED = "request.refused/1"
+COLLECTED = "orphan.collected/1"
+RECOVERED = "recovery.finished/1"
 STARTED = "engine.started/1"
 STOPPED = "engine.stopped/1"
 CONTRACT = "contract.registered/1"
@@ -36,11 +41,22 @@ KNOWN = frozenset(
     {
         JOURNAL, STARTED, STOPPED, CONTRACT, PROVISIONED, CREATED, BEGUN, DRAINED, PUBLISHED, ABORTED, FORKED,
         ACTIVATED, PARKED, RETIRED, ACTION_BEGUN, ACTION_ENDED, REVOKED, INPUT, REFUSED, EVALUATED,
-        "command.answered/1", "environment.queued/1", "orphan.collected/1", "recovery.finished/1", "replay.verdict/1",
+        "command.answered/1", "environment.queued/1", COLLECTED, RECOVERED, "replay.verdict/1",
     }
 )  # fmt: skip
 
 CONTINUING = frozenset({"snapshot"})  # operations under which epoch, pages and client-visible bindings stay
+
+
+class Began(NamedTuple):
+    """An action that is under way: whose it is, and where it began."""
+
+    lease: int
+    generation: int
+    epoch: int
+    activation: int
+    at: int
+    run: int
 
 
 @dataclass(slots=True)
@@ -51,84 +67,154 @@ class Head:
     contract: str = ""
     how: str = ""
     created_at: int = 0  # position of its first event; 0 when the journal never created it
+    unfounded_at: int = 0  # where its founding was aborted; 0 once it is created again
     generation: int = 0
     epoch: int = 0
     activation: int = 0  # 0: parked
     last_activation: int = 0
+    given_up: int = 0  # the last activation that an aborted transition of this run was staging
+    aborted_at: int = 0  # where the last transition was aborted; 0 once something is published
     published_at: int = 0
     transition: str = ""  # the one under way; empty when serving
     op: str = ""
     begun_at: int = 0
     drained_at: int = 0
     fenced: tuple[str, ...] = ()
-    retired: bool = False
-    actions: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # live: number -> (lease, generation, at)
+    retired_at: int = 0
+    run: int = 0  # of the engine, in which the environment was last spoken of
+    lease_max: int = 0  # highest lease of this run
+    lease_published: int = 0  # highest lease at the last publish
+    number: int = 0  # of the last action of its lineage
+    actions: dict[int, Began] = field(default_factory=dict)  # live, by number
+    revoked: dict[int, int] = field(default_factory=dict)  # lease -> where it was revoked; of this generation
+
+    @property
+    def retired(self) -> bool:
+        """Whether it has ended."""
+        return bool(self.retired_at)
 
 
 class Heads:
     """Fed with every row *after* the checkers have seen it."""
 
     def __init__(self) -> None:
-        self._heads: dict[str, Head] = {}
+        self._heads: Kept[Head] = Kept()
+        self.versions = Versions()  # every sealed version that a manifest has named so far
+        self.journal = ""  # its id
+        self.position = 0  # of the last row
+        self.under_way: dict[str, str] = {}  # environments in a transition, with its operation
+        self.run = 0  # which opening of an engine this is
 
     def __len__(self) -> int:
         return len(self._heads)
 
     def __iter__(self) -> Iterator[Head]:
-        return iter(self._heads.values())
+        for head in self._heads.values():
+            yield self._present(head)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._heads.close()
+        self.versions.close()
 
     def of(self, env: str) -> Head:
         """The standing of an environment; an empty one when nothing was said of it yet."""
         found = self._heads.get(env)
-        return found if found is not None else Head(env=env)
+        return self._present(found) if found is not None else Head(env=env, run=self.run)
+
+    def _present(self, head: Head) -> Head:
+        if head.run != self.run:  # whatever was bound died with the engine before, and leases are counted anew
+            head.run, head.activation, head.lease_max, head.lease_published = self.run, 0, 0, 0
+            head.given_up = 0
+            head.revoked.clear()
+        return head
 
     def note(self, row: Row) -> None:
         """Take a row into account."""
-        if row.kind == STARTED:  # whatever was bound died with the engine before
-            for head in self._heads.values():
-                head.activation = 0
+        self.position = row.position
+        if row.kind == STARTED:
+            self.run += 1
+        elif row.kind == JOURNAL:
+            self.journal = self.journal or row.text("journal")
+        elif row.kind == PROVISIONED:
+            self.versions.note(row, "the base")
         if not row.stream.startswith(("env/", "act/")):
             return
         env = row.text("env")
-        if row.kind == CREATED:
-            self._heads.setdefault(env, Head(env=env))
-        head = self._heads.setdefault(env, Head(env=env))
+        head = self._heads.get(env)
+        if head is None:
+            head = Head(env=env, run=self.run)
+            self._heads.put(env, head)
+        self._take(self._present(head), row)
+
+    def _take(self, head: Head, row: Row) -> None:
         match row.kind:
             case "environment.created/1":
                 head.created_at = head.created_at or row.position
+                head.unfounded_at = 0
                 head.contract, head.how = row.text("contract"), row.text("how")
+                head.number = row.number("inherited_actions", 0)
             case "transition.begun/1":
                 head.transition, head.op, head.begun_at = row.text("transition"), row.text("op"), row.position
                 head.drained_at, head.fenced = 0, ()
+                self.under_way[head.env] = head.op
             case "transition.drained/1":
                 head.drained_at = row.position
                 held = [item for item in row.items("held") if isinstance(item, dict)]
                 head.fenced = tuple(str(item.get("holder")) for item in held if item.get("how") == "fenced")
             case "generation.published/1":
                 self._published(head, row)
+                self.versions.note(row, f"{head.env}@{head.generation}")
             case "transition.aborted/1":
-                head.transition, head.op, head.drained_at, head.fenced = "", "", 0, ()
+                self._settled(head)
+                head.aborted_at = row.position
+                head.given_up = max(head.given_up, row.number("activation", 0))
                 if not head.generation:
-                    head.created_at = 0  # its founding failed: it never existed, and its name is free
+                    head.created_at, head.unfounded_at = 0, row.position  # it never existed, and its name is free
             case "environment.activated/1":
                 head.activation = head.last_activation = row.number("activation")
             case "environment.parked/1":
                 head.activation = 0
             case "environment.retired/1":
-                head.retired, head.activation = True, 0
+                head.retired_at, head.activation = row.position, 0
                 head.actions.clear()
+            case _:
+                self._acted(head, row)
+
+    def _acted(self, head: Head, row: Row) -> None:
+        match row.kind:
             case "action.begun/1":
-                head.actions[row.number("number")] = (row.number("lease"), row.number("generation"), row.position)
+                head.number, lease = row.number("number"), row.number("lease")
+                head.actions[head.number] = Began(
+                    lease,
+                    row.number("generation"),
+                    row.number("epoch"),
+                    row.number("activation"),
+                    row.position,
+                    self.run,
+                )
+                head.lease_max = max(head.lease_max, lease)
             case "action.ended/1":
                 head.actions.pop(row.number("number"), None)
+            case "input.recorded/1" | "evaluation.recorded/1":
+                head.lease_max = max(head.lease_max, row.number("lease"))
+            case "lease.revoked/1":
+                head.revoked[row.number("lease")] = row.position
             case _:
                 pass
+
+    def _settled(self, head: Head) -> None:
+        head.transition, head.op, head.drained_at, head.fenced = "", "", 0, ()
+        self.under_way.pop(head.env, None)
 
     def _published(self, head: Head, row: Row) -> None:
         head.generation, head.epoch = row.number("generation"), row.number("epoch")
         head.contract = row.text("contract")
-        head.published_at = row.position
-        head.transition, head.op, head.drained_at, head.fenced = "", "", 0, ()
+        head.published_at, head.unfounded_at, head.aborted_at = row.position, 0, 0
+        head.number = row.number("actions", 0)
+        head.lease_published = head.lease_max
+        self._settled(head)
         head.actions.clear()
+        head.revoked.clear()
         if row.text("op") not in CONTINUING:
             head.activation = 0  # until the successor is bound, which is said in the same append

@@ -1,21 +1,13 @@
-"""I6 on disk: writable branches share nothing with each other, and nothing writable is part of a sealed version.
-
-The stores of databases and file trees keep a record of each version (``resources/<name>/sealed/<version>.json``: its
-handle, and the layers it is made of) and of each open branch (``branches/<id>.json``: its handle, the layers below it,
-and ``upper``, the one it writes, where it has one). They are read here as plain JSON, and compared with each other.
-"""
+"""I6 on disk: writable branches share nothing with each other, and nothing writable is part of a sealed version."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.heads import Heads
-from statefork.replay.audit.report import Unreadable
-from statefork.replay.audit.rows import Row
+from statefork.replay.audit.records import Stored, branch_records, sealed_records
 from statefork.replay.audit.spill import open_spill
 
 _SCHEMA = """
@@ -25,7 +17,7 @@ create table written (resource text, place text, branch text, primary key (resou
 
 
 class Layers(Checker):
-    """Looks at the records after the last row of the journal."""
+    """Looks at the stores' records, after the last row of the journal."""
 
     invariant = "I6"
     rule = "on disk, no branch writes what another branch or a sealed version uses"
@@ -38,33 +30,24 @@ class Layers(Checker):
     def close(self) -> None:
         self._spill.close()
 
-    def look(self, row: Row) -> Iterator[str]:
-        return iter(())
-
     def finish(self) -> Iterator[str]:
-        for folder in sorted((self._state / "resources").glob("*")):
-            yield from self._sealed(folder)
-            yield from self._branches(folder)
-
-    def _sealed(self, folder: Path) -> Iterator[str]:
-        for version, record in _records(folder / "sealed"):
+        for record in sealed_records(self._state):
             self.looked_at += 1
-            for layer in record.get("layers", ()):
-                self._spill.execute("insert or ignore into layer values (?, ?, ?)", (folder.name, layer, version))
-                if not (folder / "layers" / layer).is_dir():
-                    yield f"version {version} of {folder.name} is built on layer {layer}, which is gone"
-
-    def _branches(self, folder: Path) -> Iterator[str]:
-        for branch, record in _records(folder / "branches"):
+            yield from self._sealed(record)
+        for record in branch_records(self._state):
             self.looked_at += 1
-            handle = record.get("handle")
-            data = handle.get("data") if isinstance(handle, dict) else None
-            path = data.get("path") if isinstance(data, dict) else None
-            for place in (record.get("upper"), path):
-                if isinstance(place, str) and place:
-                    yield from self._written(folder.name, branch, place)
+            for place in (record.upper, record.path):
+                if place:
+                    yield from self._written(record, place)
 
-    def _written(self, resource: str, branch: str, place: str) -> Iterator[str]:
+    def _sealed(self, record: Stored) -> Iterator[str]:
+        for layer in record.layers:
+            self._spill.execute("insert or ignore into layer values (?, ?, ?)", (record.resource, layer, record.name))
+            if not (self._state / "resources" / record.resource / "layers" / layer).is_dir():
+                yield f"version {record.name} of {record.resource} is built on layer {layer}, which is gone"
+
+    def _written(self, record: Stored, place: str) -> Iterator[str]:
+        resource, branch = record.resource, record.name
         layer = self._spill.execute(
             "select version from layer where resource = ? and layer = ?", (resource, place)
         ).fetchone()
@@ -76,18 +59,3 @@ class Layers(Checker):
         if other is not None:
             yield f"branches {other[0]} and {branch} of {resource} both write {place}"
         self._spill.execute("insert or ignore into written values (?, ?, ?)", (resource, place, branch))
-
-
-def _records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of each record of a folder. What vanishes meanwhile (an engine is running) is left out."""
-    for path in sorted(folder.glob("*.json")):
-        try:
-            record = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise Unreadable(f"{path} can't be read: {error.strerror}") from None
-        except ValueError as error:
-            raise Unreadable(f"{path} is not JSON: {error}") from None
-        if isinstance(record, dict):
-            yield path.stem, record

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from statefork.replay.audit import heads as kinds
 from statefork.replay.audit.checker import Checker
+from statefork.replay.audit.contracts import Contracts, Wanted
 from statefork.replay.audit.heads import Heads
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.spill import open_spill
@@ -24,11 +24,12 @@ class Manifests(Checker):
 
     invariant = "I4"
     rule = "manifests name every required resource once, sealed in one cut"
+    kinds = frozenset({kinds.JOURNAL, kinds.CONTRACT, kinds.PROVISIONED, kinds.PUBLISHED})
 
     def __init__(self, heads: Heads) -> None:
         super().__init__(heads)
         self._journal = ""
-        self._contracts: dict[str, dict[str, Any]] = {}
+        self._contracts = Contracts()
         self._bases: dict[str, set[str]] = {}  # contract -> digests of its provisioned manifests
         self._cuts = open_spill(_SCHEMA)
 
@@ -40,7 +41,9 @@ class Manifests(Checker):
             case kinds.JOURNAL:
                 self._journal = row.text("journal")
             case kinds.CONTRACT:
-                yield from self._contract(row)
+                why = self._contracts.register(row)
+                if why:
+                    yield why
             case kinds.PROVISIONED:
                 self.looked_at += 1
                 yield from self._manifest(row)
@@ -52,30 +55,24 @@ class Manifests(Checker):
             case _:
                 pass
 
-    def _contract(self, row: Row) -> Iterator[str]:
-        try:
-            self._contracts[row.text("digest")] = _resources(row.text("text"))
-        except ValueError as error:
-            yield f"the contract {row.text('name')} can't be read: {error}"
-
     def _manifest(self, row: Row) -> Iterator[str]:
         whose = row.text("env", "the base")
         manifest = row.table("manifest")
         for name in row.twice:
             yield f"the manifest of {whose} names {name} twice"
-        contract = self._contracts.get(row.text("contract"))
+        contract = self._contracts.of(row.text("contract"))
         if contract is None:
             yield f"the manifest of {whose} is of a contract that is not registered: {row.text('contract')}"
             contract = {}
         for name, wanted in contract.items():
-            if name not in manifest and wanted["durability"] in _REQUIRED:
+            if name not in manifest and wanted.durability in _REQUIRED:
                 yield f"the manifest of {whose} lacks {name}"
         for name, component in manifest.items():
             if contract and name not in contract:
                 yield f"the manifest of {whose} names {name}, which its contract does not know"
             yield from self._component(whose, name, component, contract.get(name))
 
-    def _component(self, whose: str, name: str, component: Any, wanted: Mapping[str, Any] | None) -> Iterator[str]:
+    def _component(self, whose: str, name: str, component: Any, wanted: Wanted | None) -> Iterator[str]:
         sealed = component.get("sealed") if isinstance(component, dict) else None
         if not isinstance(sealed, dict) or not sealed.get("version"):
             yield f"the manifest of {whose} has {name} without a sealed version"
@@ -86,11 +83,11 @@ class Manifests(Checker):
             yield f"the manifest of {whose} has {name} from another journal: {sealed.get('journal')}"
         if wanted is None:
             return
-        if sealed.get("adapter") != wanted["adapter"]:
-            yield f"{name} of {whose} was sealed by {sealed.get('adapter')}, the contract says {wanted['adapter']}"
-        if sorted(component.get("depends_on", ())) != sorted(wanted["depends_on"]):
+        if sealed.get("adapter") != wanted.adapter:
+            yield f"{name} of {whose} was sealed by {sealed.get('adapter')}, the contract says {wanted.adapter}"
+        if sorted(component.get("depends_on", ())) != sorted(wanted.depends_on):
             said = component.get("depends_on")
-            yield f"{name} of {whose} depends on {said}, the contract says {wanted['depends_on']}"
+            yield f"{name} of {whose} depends on {said}, the contract says {list(wanted.depends_on)}"
 
     def _cut(self, row: Row) -> Iterator[str]:
         env, generation, op = row.text("env"), row.number("generation"), row.text("op")
@@ -107,22 +104,6 @@ class Manifests(Checker):
         elif op in _COPIES - {"recover"}:
             yield f"{op} published {env}@{generation} without saying from where"
         self._cuts.execute("insert or ignore into cut values (?, ?, ?)", (env, generation, digest))
-
-
-def _resources(text: str) -> dict[str, dict[str, Any]]:
-    """What a contract asks of each resource. Read here anew: the audit does not trust the engine's reader."""
-    try:
-        contract: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        contract = json.loads(text)
-    found = {}
-    for name, entry in contract.get("resources", {}).items():
-        found[name] = {
-            "adapter": entry.get("adapter"),
-            "durability": entry.get("durability", "authoritative"),
-            "depends_on": list(entry.get("depends_on", ())),
-        }
-    return found
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

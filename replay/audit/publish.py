@@ -17,6 +17,12 @@ class Publish(Checker):
 
     invariant = "I5"
     rule = "publish is one append, generations rise by one"
+    kinds = frozenset(
+        {
+            kinds.CREATED, kinds.BEGUN, kinds.DRAINED, kinds.PUBLISHED, kinds.ABORTED, kinds.FORKED, kinds.ACTIVATED,
+            kinds.PARKED, kinds.RETIRED, kinds.STOPPED,
+        }
+    )  # fmt: skip
 
     def __init__(self, heads: Heads) -> None:
         super().__init__(heads)
@@ -24,8 +30,7 @@ class Publish(Checker):
         self._untold: dict[str, tuple[str, int]] = {}  # child -> its parent, and where its first publish stands
 
     def look(self, row: Row) -> Iterator[str]:
-        if row.kind in (kinds.BEGUN, kinds.DRAINED, kinds.PUBLISHED, kinds.ABORTED, kinds.FORKED, kinds.CREATED):
-            self.looked_at += 1
+        self.looked_at += 1
         match row.kind:
             case kinds.CREATED:
                 yield from self._created(row)
@@ -47,15 +52,16 @@ class Publish(Checker):
                     said = row.number("generation")
                     yield f"{head.env} stands on {head.generation}, not on {said} as this event says"
             case kinds.STOPPED:
-                for head in self.heads:
-                    if head.transition:
-                        yield f"the engine stopped in good order with {head.op} of {head.env} unsettled"
+                for env, op in self.heads.under_way.items():
+                    yield f"the engine stopped in good order with {op} of {env} unsettled"
             case _:
                 pass
 
     def finish(self) -> Iterator[str]:
         for child, (parent, position) in self._untold.items():
             yield f"{child} was published at position {position} as a child of {parent}, whose stream does not say so"
+        for child, position in self._told.items():
+            yield f"{child} is told to its parent (position {position}), but its first generation was not published"
 
     def _created(self, row: Row) -> Iterator[str]:
         head = self.heads.of(row.text("env"))

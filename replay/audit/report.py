@@ -16,10 +16,11 @@ FINDINGS_MAX = 1000  # findings beyond this are counted, not kept: a report's si
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One broken rule, at one event (``position`` 0: not at an event, but in the stores)."""
 
-    invariant: str  # I1 … I10
+    invariant: str  # I1 … I12
     position: int
     stream: str
     sentence: str
+    environment: str = ""  # the one it is about, where it is about one
 
     def __str__(self) -> str:
         where = f"position {self.position} ({self.stream})" if self.position else self.stream

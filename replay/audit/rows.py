@@ -7,7 +7,7 @@ it never counts as keeping a rule. What can be judged without reading it (its pl
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from statefork.replay.audit.report import Unreadable
@@ -68,6 +68,13 @@ class Row:
         """A list field."""
         found: list[Any] = self._field(name, list, [])
         return found
+
+    def sealed(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The sealed versions that a manifest names, with their resources. What is none is a finding of I4."""
+        for name, component in self.table("manifest").items():
+            sealed = component.get("sealed") if isinstance(component, dict) else None
+            if isinstance(sealed, dict) and isinstance(sealed.get("version"), str):
+                yield name, sealed
 
     def moment(self, name: str) -> tuple[str, int] | None:
         """A field that names one generation of one environment, or null."""

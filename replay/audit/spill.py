@@ -1,13 +1,18 @@
-"""What checkers must remember of the whole journal lives in a private temporary database, not in memory.
+"""What checkers must remember of the whole journal lives in private temporary databases, not in memory.
 
-SQLite keeps it in its page cache up to a bound and writes the rest to an unnamed file that vanishes with the process.
+SQLite keeps one in its page cache up to a bound and writes the rest to an unnamed file that vanishes with the process.
 """
 
 from __future__ import annotations
 
+import pickle
 import sqlite3
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
-_CACHE_KIB = 4096
+HOT_MAX = 4096  # entries of a Kept that are in memory at a time
+_CACHE_KIB = 2048
+V = TypeVar("V")
 
 
 def open_spill(schema: str) -> sqlite3.Connection:
@@ -18,3 +23,77 @@ def open_spill(schema: str) -> sqlite3.Connection:
     spill.execute("pragma synchronous = off")
     spill.executescript(schema)
     return spill
+
+
+class Kept(Generic[V]):
+    """A mapping from text to records of any number, of which only those used last are in memory.
+
+    A record that was got may be changed in place until HOT_MAX others were used: the caller holds it for one row.
+    """
+
+    def __init__(self, hot_max: int = HOT_MAX) -> None:
+        self._hot: dict[str, V] = {}  # those used last stand at the end
+        self._hot_max = hot_max
+        self._count = 0
+        self._spilt = False
+        self._spill = open_spill("create table kept (key text primary key, record blob) without rowid;")
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def hot(self) -> int:
+        """How many records are in memory."""
+        return len(self._hot)
+
+    def get(self, key: str) -> V | None:
+        """The record, if there is one."""
+        found = self._hot.pop(key, None)
+        if found is None and self._spilt:
+            row = self._spill.execute("select record from kept where key = ?", (key,)).fetchone()
+            found = None if row is None else pickle.loads(row[0])
+        if found is not None:
+            self._warm(key, found)
+        return found
+
+    def put(self, key: str, record: V) -> None:
+        """Keep a record under a key, in place of the one before."""
+        if self.get(key) is None:
+            self._count += 1
+        self._hot.pop(key, None)
+        self._warm(key, record)
+
+    def drop(self, key: str) -> None:
+        """Forget the record, if there is one."""
+        if self.get(key) is not None:
+            self._count -= 1
+            del self._hot[key]
+            self._spill.execute("delete from kept where key = ?", (key,))
+
+    def values(self) -> Iterator[V]:
+        """Every record, in the order of keys. Changes that are made on the way are not kept."""
+        self._cool(0)
+        for (record,) in self._spill.execute("select record from kept order by key"):
+            yield pickle.loads(record)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._hot.clear()
+        self._spill.close()
+
+    def _warm(self, key: str, record: V) -> None:
+        self._hot[key] = record
+        if len(self._hot) > self._hot_max:
+            self._cool(self._hot_max // 2)
+
+    def _cool(self, keep: int) -> None:
+        """Move all but the ``keep`` records that were used last out of memory."""
+        leaving = list(self._hot)[: len(self._hot) - keep]
+        if not leaving:
+            return
+        self._spilt = True
+        self._spill.execute("begin")
+        self._spill.executemany(
+            "insert or replace into kept values (?, ?)", [(key, pickle.dumps(self._hot.pop(key), 5)) for key in leaving]
+        )
+        self._spill.execute("commit")

@@ -23,11 +23,7 @@ from statefork.replay.audit.spill import open_spill
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1 << 20
-_SCHEMA = """
-create table blob (digest text primary key) without rowid;
-create table sealed (resource text, version text, path text, whose text, position int,
-                     primary key (resource, version)) without rowid;
-"""
+_SCHEMA = "create table blob (digest text primary key) without rowid;"
 
 
 class Stores(Checker):
@@ -35,6 +31,7 @@ class Stores(Checker):
 
     invariant = "I5"
     rule = "what the journal refers to is in the stores, unchanged"
+    kinds = frozenset({kinds.ACTION_ENDED, kinds.INPUT})
 
     def __init__(self, state: Path, heads: Heads) -> None:
         super().__init__(heads)
@@ -53,10 +50,6 @@ class Stores(Checker):
                         yield from self._blob(f"{what} of action {row.number('number')}", digest)
             case kinds.INPUT:
                 yield from self._blob(f"the body of {row.text('method')} {row.text('url')}", row.text("body", ""))
-            case kinds.PUBLISHED:
-                self._sealed(row.text("env"), row)
-            case kinds.PROVISIONED:
-                self._sealed("", row)
             case _:
                 pass
 
@@ -79,34 +72,20 @@ class Stores(Checker):
             if found != digest:
                 yield f"{what} was changed: the bytes of blob {digest} give {found}"
 
-    def _sealed(self, env: str, row: Row) -> None:
-        whose = f"{env}@{row.number('generation')}" if env else "the base"
-        for name, component in row.table("manifest").items():
-            sealed = component.get("sealed") if isinstance(component, dict) else None
-            if not isinstance(sealed, dict) or not isinstance(sealed.get("version"), str):
-                continue  # a finding of I4
-            data = sealed.get("data")
-            path = data.get("path") if isinstance(data, dict) else None
-            self._spill.execute(
-                "insert or ignore into sealed values (?, ?, ?, ?, ?)",
-                (name, sealed["version"], path if isinstance(path, str) else "", whose, row.position),
-            )
-
     def finish(self) -> Iterator[str]:
-        for resource, version, path, whose, position in self._spill.execute("select * from sealed"):
-            places = [self._state / path] if path else []
-            records = self._state / "resources" / resource / "sealed"
+        for version in self.heads.versions:
+            places = [self._state / version.path] if version.path else []
+            records = self._state / "resources" / version.resource / "sealed"
             if records.is_dir():
-                places.append(records / f"{version}.json")
+                places.append(records / f"{version.version}.json")
             for place in places:
                 self.looked_at += 1
                 try:
                     place.lstat()
                 except FileNotFoundError:
-                    missing = place.relative_to(self._state)
-                    yield f"version {version} of {resource}, which {whose} needs (position {position}), lacks {missing}"
+                    yield f"{version}, lacks {place.relative_to(self._state)}"
                 except OSError as error:
-                    raise Unreadable(f"version {version} of {resource} can't be looked at: {error.strerror}") from None
+                    raise Unreadable(f"{version}, can't be looked at: {error.strerror}") from None
 
 
 def _named(observation: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ class Tickets(Checker):
 
     invariant = "I7"
     rule = "only tickets of the present epoch and activation are accepted"
+    kinds = frozenset({kinds.ACTION_BEGUN, kinds.INPUT, kinds.EVALUATED, kinds.ACTIVATED, kinds.REFUSED})
 
     def look(self, row: Row) -> Iterator[str]:
         match row.kind:

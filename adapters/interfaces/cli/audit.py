@@ -8,7 +8,7 @@ import typer
 
 from statefork.adapters.interfaces.cli.options import STATE, JsonOption, StateOption
 from statefork.adapters.interfaces.cli.output import Out
-from statefork.replay.audit import audit as run_audit
+from statefork.replay.auditing import audit as run_audit
 from statefork.replay.audit import journal_length
 
 PROGRESS_EVENTS = 500

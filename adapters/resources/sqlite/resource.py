@@ -75,6 +75,7 @@ class SqliteResource(StoredResource):
     async def stop(self) -> None:
         """Let go of the branches that are still open. Idempotent."""
         await in_thread(self._close_holds)
+        await in_thread(self._sums.stop)
 
     def _close_holds(self) -> None:
         with self._lock:
@@ -310,5 +311,5 @@ class SqliteResource(StoredResource):
         else:
             directory = self._ledger.layer(self._ledger.sealed(handle).layers[0])
             shared = shared_bytes(directory / FILE_NAME) if self._reflink().works else 0
-        allocated = sum(path.stat().st_blocks * BLOCK_BYTES for path in directory.iterdir())
+        allocated = sum(path.stat().st_blocks * BLOCK_BYTES for path in directory.glob(f"{FILE_NAME}*"))
         return Usage(private_bytes=max(0, allocated - shared), shared_bytes=shared)

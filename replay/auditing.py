@@ -1,12 +1,13 @@
-"""I10, second half: the engine's fold of the journal says what the audit's own account says.
+"""The audit as people run it: the independent checkers, and the engine's own fold as one more thing under examination.
 
-Here the engine's fold is not a tool but the thing under examination: what it makes of each environment is compared with
-what :mod:`statefork.replay.audit.heads` made of it from the raw rows.
+:mod:`statefork.replay.audit` imports nothing of the engine. Here what the engine's fold makes of each environment is
+compared with what the audit's own account made of it from the raw rows (I10): the one place where the two meet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -14,22 +15,43 @@ from statefork.engine.capsule import Capsule, evolve
 from statefork.engine.transitions import Phase
 from statefork.journal.codec import Codec
 from statefork.journal.errors import StateforkError
+from statefork.replay import audit as independent
 from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.heads import Head, Heads
+from statefork.replay.audit.report import Report
 from statefork.replay.audit.rows import Row
+from statefork.replay.audit.run import Progress
+from statefork.replay.audit.spill import Kept
+
+__all__ = ["EngineFold", "audit"]
 
 
-class Fold(Checker):
+def audit(state: str | Path, *, stores: bool = True, world: bool = False, progress: Progress | None = None) -> Report:
+    """Check the journal of a state directory, and what it refers to, against every rule that never bends.
+
+    An engine may be running: the audit looks at one consistent moment and changes nothing. With ``stores``, blobs and
+    sealed versions must be there. With ``world``, too, everything else that lies in the state directory is looked at:
+    sealed bytes must be what was sealed, branches belong to one environment each, and whatever the journal does not
+    reach is named. Never raises for what it finds: what can't be read is in the report.
+    """
+    return independent.audit(state, stores=stores, world=world, progress=progress, more=(EngineFold,))
+
+
+class EngineFold(Checker):
     """Folds as the engine does, keeping of each environment its present only."""
 
     invariant = "I10"
     rule = "the engine's fold is what the rows say"
+    kinds = None
 
     def __init__(self, heads: Heads) -> None:
         super().__init__(heads)
         self._codec = Codec()
-        self._capsules: dict[str, Capsule] = {}
+        self._capsules: Kept[Capsule] = Kept()
         self._lost: set[str] = set()  # environments whose fold broke: one finding each is enough
+
+    def close(self) -> None:
+        self._capsules.close()
 
     def look(self, row: Row) -> Iterator[str]:
         if not row.stream.startswith(("env/", "act/")):
@@ -39,22 +61,22 @@ class Fold(Checker):
             return
         self.looked_at += 1
         try:
-            after = evolve(self._capsules.get(env), self._codec.decode(row.raw, position=row.position))
+            before = self._capsules.get(env)
+            after = evolve(before, self._codec.decode(row.raw, position=row.position))
         except StateforkError as error:
             self._lost.add(env)
             yield f"the engine's fold of {env} breaks here: {error.message}"
             return
         if after is None:
-            self._capsules.pop(env, None)
-        else:
+            self._capsules.drop(env)
+        elif after is not before:
             present = {number: kept for number, kept in after.generations.items() if number == after.generation}
-            self._capsules[env] = replace(after, generations=present, children=())
+            self._capsules.put(env, replace(after, generations=present, children=()))
 
     def finish(self) -> Iterator[str]:
         for head in self.heads:
-            capsule = self._capsules.get(head.env)
             if head.env not in self._lost:
-                yield from _compare(head, capsule)
+                yield from _compare(head, self._capsules.get(head.env))
 
 
 def _compare(head: Head, capsule: Capsule | None) -> Iterator[str]:
