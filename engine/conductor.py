@@ -17,7 +17,6 @@ from statefork.engine.commands import Activate, Command, Found, Founding, NoteFo
 from statefork.engine.cut import take_cut
 from statefork.engine.keyed import Note
 from statefork.engine.live import Live, Timer
-from statefork.engine.ports import Mortal
 from statefork.engine.settings import DrainPolicy
 from statefork.engine.staging import ComponentFailed, Context
 from statefork.engine.transitions import decide
@@ -252,8 +251,7 @@ class Conductor(Turns):
 
     def died(self, context: Context) -> str:
         """Why something that the context needs will never answer again; empty while all of it lives."""
-        for name, binding in context.bindings.items():
-            resource = self.resources[name]
-            if isinstance(resource, Mortal) and (why := resource.died(binding)):
+        for name, resource in self._mortals.items():
+            if name in context.bindings and (why := resource.died(context.bindings[name])):
                 return f"{name}: {why}"
         return ""

@@ -32,7 +32,7 @@ from statefork.engine.errors import (
 from statefork.engine.leases import Gate, current_lease, lease_ids
 from statefork.engine.ledger import Ledger
 from statefork.engine.live import Live, Run, Timer
-from statefork.engine.ports import Keeper, Resource
+from statefork.engine.ports import Keeper, Mortal, Resource
 from statefork.engine.seating import Seating
 from statefork.engine.settings import DrainPolicy, Settings
 from statefork.engine.staging import ComponentFailed, Context, Staging, close_context, each, quietly
@@ -90,6 +90,8 @@ class Turns:
         self.seating = Seating(ledger, resources, settings, self.lives, self.give_way)
         self._ids = lease_ids()
         self._required = frozenset(contract.order)
+        # Found once: to ask an object whether it implements a protocol takes longer than all else that a lease does.
+        self._mortals = {name: found for name, found in resources.items() if isinstance(found, Mortal)}
         self._branches: dict[tuple[str, str], str] = {}  # (resource, branch) -> the environment that writes it
 
     def live(self, env: str) -> Live:
