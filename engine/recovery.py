@@ -15,6 +15,7 @@ from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.collect import GcReport
 from statefork.engine.commands import Abort, Command, Recover, Retire
 from statefork.engine.ledger import Ledger
+from statefork.engine.staging import first_failure
 from statefork.journal.values import Moment, Value
 
 
@@ -38,7 +39,7 @@ class RecoveryReport(Value, frozen=True, kw_only=True):
 
 
 async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
-    """Settle every environment that was not at rest."""
+    """Settle every environment that was not at rest. Raises what ``Ledger.commit`` raises, as it is."""
     settled: list[str] = []
     recovered: list[Moment] = []
     lost: dict[str, tuple[int, ...]] = {}
@@ -52,14 +53,17 @@ async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
             recovered.append(after.moment)
             lost[capsule.env] = after.head.lost_actions
 
-    async with anyio.create_task_group() as tasks:
-        for env in sorted(ledger.world.environments.awake):
-            capsule = ledger.world.environments[env]
-            commands = _settle(ledger, capsule)
-            if capsule.transition is not None:
-                settled.append(capsule.transition.id)
-            if commands:
-                tasks.start_soon(one, capsule, commands)
+    try:
+        async with anyio.create_task_group() as tasks:
+            for env in sorted(ledger.world.environments.awake):
+                capsule = ledger.world.environments[env]
+                commands = _settle(ledger, capsule)
+                if capsule.transition is not None:
+                    settled.append(capsule.transition.id)
+                if commands:
+                    tasks.start_soon(one, capsule, commands)
+    except BaseExceptionGroup as group:
+        raise first_failure(group) from None
     return RecoveryReport(
         settled=tuple(settled), recovered=tuple(sorted(recovered, key=str)), lost=dict(sorted(lost.items()))
     )
