@@ -66,11 +66,11 @@ async def reset(agent: Agent) -> None:
 
 def _past(agent: Agent) -> Moment | None:
     """Some published moment, of whatever environment, also of one that has ended."""
-    models = [model for model in agent.truth.models.values() if model.generation]
-    if not models:
+    published = [capsule for capsule in agent.kernel.environments.values() if capsule.generation]
+    if not published:
         return None
-    model = agent.random.choice(models)
-    return Moment(env=model.env, generation=agent.random.randint(1, model.generation))
+    capsule = agent.random.choice(published)
+    return Moment(env=capsule.env, generation=agent.random.randint(1, capsule.generation))
 
 
 async def restore(agent: Agent) -> None:
@@ -79,7 +79,7 @@ async def restore(agent: Agent) -> None:
     if not env or target is None:
         return
     if agent.random.random() < 0.7:
-        target = Moment(env=env, generation=agent.random.randint(1, agent.truth.models[env].generation))
+        target = Moment(env=env, generation=agent.random.randint(1, agent.kernel.environments[env].generation))
     chosen, drain = target, _drain(agent)
     what = f"restore {env} to {chosen}"
     done = await _commanded(agent, what, env, lambda: agent.kernel.restore(env, chosen, drain=drain))

@@ -19,11 +19,9 @@ async def write_raw(agent: Agent, lease: Lease, by: str = "lease") -> None:
     if scene.process.dead:
         return
     store = agent.random.choice(scene.plan.stores)
-    for branch, identity in scene.world.identities.items():
-        namespace = scene.world.branches.get(branch)
-        if identity == lease.identity and namespace is not None and namespace.handle.resource == store:
-            scene.world.write(branch, by, str(scene.witness(lease.env, lease.epoch, by)))
-            return
+    branch = scene.world.newest[store, lease.identity]
+    if branch in scene.world.branches:
+        scene.world.write(branch, by, str(scene.witness(lease.env, lease.epoch, by)))
 
 
 async def use(agent: Agent, lease: Lease, what: str) -> None:

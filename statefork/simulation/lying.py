@@ -30,6 +30,7 @@ class LyingWorld(MemoryWorld):
 
     disk: MemoryDisk = field(default_factory=MemoryDisk)
     identities: dict[str, Identity] = field(default_factory=dict)  # branch -> for whom it was bound last
+    newest: dict[tuple[str, Identity], str] = field(default_factory=dict)  # (resource, identity) -> its present branch
     dead: set[tuple[str, Identity]] = field(default_factory=set)  # bindings that will never answer again
     on_write: Callable[[str, str, Json], None] | None = None
 
@@ -92,6 +93,7 @@ class LyingResource(MemoryResource):
     async def bind(self, branch: Branch, identity: Identity, needs: Needs) -> Binding:
         """As it should, and known to the liar."""
         self.world.identities[branch.id] = identity
+        self.world.newest[self.name, identity] = branch.id
         self._liar.bound(self.name, branch, identity)
         return await super().bind(branch, identity, needs)
 

@@ -70,6 +70,7 @@ class Simulation:
         self.neighbours = self.scene.world.neighbours(self.contract.order)
         self.crashes = 0
         self.simulated_s = 0.0
+        self.rested = False  # whether the last engine parked everything before it ended
 
     async def run(self) -> str:
         """All lives, and what is left of them; the fingerprint."""
@@ -160,7 +161,9 @@ class Simulation:
         scene = self.scene
         watch = Watch(scene, kernel)
         if idle:
-            self.truth.require(kernel.recovered.clean, "I9", f"nothing was to be recovered: {kernel.recovered}")
+            self.truth.require(
+                kernel.recovered.clean or not self.rested, "I9", f"nothing was to be recovered: {kernel.recovered}"
+            )
             return
         async with anyio.create_task_group() as everybody:
             scene.tasks = everybody
@@ -189,10 +192,14 @@ class Simulation:
     async def _crowd(self, kernel: Kernel) -> None:
         """Many environments, of which few will ever be bound."""
         first = self.scene.name()
-        await kernel.create(first, activate=False)
         names = [self.scene.name() for _ in range(self.plan.crowd)]
-        for result in await kernel.fork(first, names, activate=False):
-            self.truth.require(result.error is None, "errors", f"{result.env} was not born: {result.error}")
+
+        async def work() -> str:
+            await kernel.create(first, activate=False)
+            results = await kernel.fork(first, names, activate=False)
+            return f"{sum(result.error is None for result in results)} are born"
+
+        await self.scene.tried("a crowd", work, patience_s=1000)
 
     async def _rival(self, kernel: Kernel) -> bool:
         """Somebody else writes into the journal: the engine notices before it adds anything to it."""
@@ -224,6 +231,7 @@ class Simulation:
         """An engine that was closed in good order has parked everything, and its fold is the journal's."""
         scene = self.scene
         scene.trouble = 0.0
+        self.rested = not kernel.not_parked
         excused = scene.troubled or scene.rivalled or any(one.background for one in scene.world.branches.values())
         self.truth.require(excused or not kernel.not_parked, "progress", f"not parked: {kernel.not_parked}")
         told = differences(kernel.world, await rebuild(journal))

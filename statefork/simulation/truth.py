@@ -78,7 +78,7 @@ class Truth:
         if identity is None or not identity.env == namespace.handle.env == witness.env:
             self.fail("I6", f"{witness} was written into {branch}, which is {namespace.handle.env}'s ({identity})")
         model = self.models.get(witness.env)
-        if model is None or not model.serves(identity):
+        if model is None or not self.is_used(branch):
             if witness.by not in _ALOOF:
                 self.fail("I3", f"{witness} was written on {identity}, and {model and model.identity} is what serves")
             return
@@ -97,10 +97,17 @@ class Truth:
             if (handle.resource, handle.version) in self.reached:
                 self.fail("I11", f"{handle.version} was to be discarded, and a published generation needs it")
             return
-        identity = self.world.identities.get(handle.id) if isinstance(handle, Branch) else handle.identity
+        branch = handle.id if isinstance(handle, Branch) else handle.branch
+        if self.is_used(branch):
+            self.fail("I11", f"{handle} was to be discarded while it serves")
+
+    def is_used(self, branch: str) -> bool:
+        """Whether an environment that serves has this branch."""
+        identity = self.world.identities.get(branch)
         model = self.models.get(identity.env) if identity is not None else None
-        if model is not None and model.serves(identity):
-            self.fail("I11", f"{handle} was to be discarded while it serves {identity}")
+        if identity is None or model is None or not model.serves(identity):
+            return False
+        return self.world.newest[branch.partition("-")[0], identity] == branch
 
     # --- what the journal tells -------------------------------------------------------------------------------------
 
@@ -195,13 +202,14 @@ class Truth:
             if continuing or holder.joinable or not holder.ended:
                 self.fail("I3", f"{op} of {model.env} while {holder.what} runs on generation {holder.generation}")
         for branch, namespace in self.world.branches.items():
-            if namespace.background and model.serves(self.world.identities.get(branch)):
+            if namespace.background and namespace.handle.env == model.env and self.is_used(branch):
                 alive = namespace.background if continuing else namespace.background - self.world.unjoinable
                 self.require(not alive, "I3", f"{op} of {model.env} while {sorted(alive)} work in the background")
 
     def _over(self, model: Model, op: str) -> None:
         if model.serving:
             self._check_running(model, op)
+        model.holders.clear()  # who could not be joined holds an abandoned branch now
         model.serving, model.frozen, model.op = False, "", ""
 
     def _activated(self, model: Model, activation: int) -> None:

@@ -82,6 +82,8 @@ class Watch:
         taken = self._slots.taken
         if len(taken) > self._slots.limit:
             self._scene.truth.fail("slots", f"{self._slots.limit} slots are held by {len(taken)}: {taken}")
+        if self._slots._seats[waiter.env].claims > 1 or self._slots._is_bound(waiter.env):
+            return  # somebody came with it to the same environment, and got the slot
         before = [one.env for one in self._waiters if one.number < waiter.number and one.env not in taken]
         if len(before) > self._slots.limit - len(taken):
             self._scene.truth.fail("fairness", f"{waiter.env} got a slot before {before}, who came earlier")
