@@ -36,37 +36,38 @@ class Entry:
     async def __aenter__(self) -> Lease:
         parent = self._parent()
         context = self._context()
-        while context is not None and parent is None and await context.gate.held_back():
+        while context is not None and parent is None and context.gate.shut and await context.gate.held_back():
             context = self._context()
         if context is not None and parent is None and self._conductor.died(context):
             await self._conductor.recover(self._env, context)
             context = None
         if context is not None:
-            return await self._granted(context, parent)
+            return self._granted(context, parent)
         slot = self._conductor.seating.claim(self._env) if self._conductor.needs_slot(self._env) else nullcontext()
         async with slot:  # held so that it does not give way before the lease is granted
             while context is None:
                 await self._conductor.activate(self._env)
                 context = self._conductor.live(self._env).context
-            return await self._granted(context, parent)
+            return self._granted(context, parent)
 
     def _context(self) -> Context | None:
         live = self._conductor.lives.get(self._env)
         return live.context if live is not None else None
 
-    async def _granted(self, context: Context, parent: Lease | None) -> Lease:
+    def _granted(self, context: Context, parent: Lease | None) -> Lease:
         if parent is not None and parent.gate is not context.gate:
             raise parent.gate.stale()
-        self._check_epoch(context.gate)
+        if self._expect is not None:
+            self._check_epoch(context.gate, self._expect)
         self._lease = context.gate.lease(self._holder, self._kind, parent)
         self.context = context
-        return await self._lease.__aenter__()
+        return self._lease.enter()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._lease is not None
-        await self._lease.__aexit__(kind, error, trace)
+        self._lease.leave(kind, error, trace)
 
     def _parent(self) -> Lease | None:
         lease = current_lease()
@@ -74,11 +75,11 @@ class Entry:
             lease = lease.parent
         return lease
 
-    def _check_epoch(self, gate: Gate) -> None:
-        if self._expect is not None and self._expect != gate.identity.epoch:
+    def _check_epoch(self, gate: Gate, expected: int) -> None:
+        if expected != gate.identity.epoch:
             raise StaleGeneration(
-                f"epoch {self._expect} of {self._env} was asked for; now epoch {gate.identity.epoch} is served",
+                f"epoch {expected} of {self._env} was asked for; now epoch {gate.identity.epoch} is served",
                 environment=self._env,
-                epoch=self._expect,
+                epoch=expected,
                 epoch_now=gate.identity.epoch,
             )

@@ -124,6 +124,15 @@ class Lease:
         return True
 
     async def __aenter__(self) -> Lease:
+        return self.enter()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave(kind, error, trace)
+
+    def enter(self) -> Lease:
+        """What ``async with`` does first, for another context manager around it; nothing of it waits."""
         assert not self.entered, "a lease is used once"
         self.gate.count_in(self)
         self.entered = self.running = True
@@ -131,9 +140,8 @@ class Lease:
         self._token = _current.set(self)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """What ``async with`` does last. Raises LeaseRevoked."""
         if self._token is not None:
             _current.reset(self._token)
         self.running = False
