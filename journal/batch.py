@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import anyio
-
 from statefork.journal.codec import GENESIS, Codec, link
 from statefork.journal.errors import ExpectationFailed, JournalError, JournalUnavailable
-from statefork.journal.limits import Limits, check_limit
+from statefork.journal.limits import Limits, check_limit, exceed
 from statefork.journal.log import ANY, Append, Expected
+
+STREAMS_KNOWN_MAX = 50_000
+"""The heads of so many streams are kept at hand (about 300 bytes each); others are looked up when they are needed."""
 
 _STREAM = re.compile(r"[^\s\x00-\x1f\x7f\ud800-\udfff]+")
 
@@ -34,53 +35,100 @@ class Draft(NamedTuple):
 
     stream: str
     expected: Expected
-    payloads: tuple[bytes, ...]
+    payloads: Sequence[bytes]
 
 
 class Entry:
     """One atomic append on its way to the disk, and what became of it.
 
-    ``done`` is set on the event loop once ``position`` or ``error`` is final; riders have none, for nobody waits.
+    ``settled`` becomes true on the event loop once ``position`` or ``error`` is final. ``spot`` is for whoever waits.
     """
 
-    __slots__ = ("done", "drafts", "error", "events", "position", "size_bytes")
+    __slots__ = ("drafts", "durable", "error", "events", "position", "settled", "size_bytes", "spot")
 
-    def __init__(self, drafts: tuple[Draft, ...], *, done: anyio.Event | None) -> None:
+    def __init__(self, drafts: Sequence[Draft] = (), *, durable: bool, events: int = 0, size_bytes: int = 0) -> None:
         self.drafts = drafts
-        self.done = done
-        self.events = sum(len(draft.payloads) for draft in drafts)
-        self.size_bytes = sum(len(data) for draft in drafts for data in draft.payloads)
+        self.durable = durable  # somebody waits for the disk
+        self.events = events
+        self.size_bytes = size_bytes
         self.position = 0
+        self.settled = False
         self.error: JournalError | None = None
-
-    @property
-    def durable(self) -> bool:
-        """Somebody waits for the disk."""
-        return self.done is not None
+        self.spot: object = None
 
 
-def prepare(appends: Sequence[Append], codec: Codec, limits: Limits, *, done: anyio.Event | None) -> Entry:
-    """Check and encode an append. Raises LimitExceeded, EventInvalid; ValueError where the caller is at fault."""
-    if not any(append.events for append in appends):
+def prepare(appends: Sequence[Append], codec: Codec, limits: Limits, *, durable: bool) -> Entry:
+    """Check and encode an append. Raises LimitExceeded, EventInvalid; ValueError where the caller is at fault.
+
+    Every append passes here, on the event loop: so limits are compared first, and words are found only for an error.
+    """
+    count = 0
+    for append in appends:
+        count += len(append.events)
+    if not count:
         raise ValueError("an append needs at least one event")
-    if done is None and any(append.expected != ANY for append in appends):
-        raise ValueError("an append that is not durable can't expect anything: nobody would learn of the failure")
-    count = sum(len(append.events) for append in appends)
-    check_limit("append_events_max", count, limits.append_events_max, "Events in one append", "Split it")
-    return Entry(tuple(_draft(append, codec, limits) for append in appends), done=done)
+    if count > limits.append_events_max:
+        exceed("append_events_max", count, limits.append_events_max, "Events in one append", "Split it")
+    if len(appends) > limits.append_streams_max:
+        exceed("append_streams_max", len(appends), limits.append_streams_max, "Streams in one append", "Split it")
+    drafts: list[Draft] = []
+    size = 0
+    for append in appends:
+        stream, expected = append.stream, append.expected
+        if not durable and expected != ANY:
+            raise ValueError("an append that is not durable can't expect anything: nobody would learn of the failure")
+        if len(stream) > limits.stream_chars_max:
+            what, hint = "Characters of a stream's name", "Use a shorter name"
+            exceed("stream_chars_max", len(stream), limits.stream_chars_max, what, hint)
+        if not (_plain(stream) or _STREAM.fullmatch(stream)):
+            raise ValueError(f"a stream's name is text without spaces or control characters, not {stream!r}")
+        payloads: list[bytes] = []
+        for event in append.events:
+            data = codec.encode(event)
+            if len(data) > limits.event_bytes_max:
+                what, hint = f"Bytes of {type(event).__name__} for stream {stream!r}", "Store a blob, keep its digest"
+                exceed("event_bytes_max", len(data), limits.event_bytes_max, what, hint)
+            size += len(data)
+            payloads.append(data)
+        drafts.append(Draft(stream, expected, payloads))
+    if size > limits.append_bytes_max:
+        exceed("append_bytes_max", size, limits.append_bytes_max, "Bytes of one append", "Split it")
+    return Entry(drafts, durable=durable, events=count, size_bytes=size)
 
 
-def _draft(append: Append, codec: Codec, limits: Limits) -> Draft:
-    stream = append.stream
-    hint = "Use a shorter name"
-    check_limit("stream_chars_max", len(stream), limits.stream_chars_max, "Characters of a stream's name", hint)
-    if not _STREAM.fullmatch(stream):
-        raise ValueError(f"a stream's name is text without spaces or control characters, not {stream!r}")
-    payloads = tuple(map(codec.encode, append.events))
-    for event, data in zip(append.events, payloads, strict=True):
-        what = f"Bytes of {type(event).__name__} for stream {stream!r}"
-        check_limit("event_bytes_max", len(data), limits.event_bytes_max, what, "Store it as a blob, keep the digest")
-    return Draft(stream, append.expected, payloads)
+def _plain(stream: str) -> bool:
+    """Most names are, and this is faster than a regular expression."""
+    return stream.isascii() and stream.isprintable() and stream != "" and " " not in stream
+
+
+class Load:
+    """What is queued and not yet on disk, against its limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.events = 0
+        self.size_bytes = 0
+        self.waiters = 0
+
+    def add(self, entry: Entry, fault: JournalError | None) -> None:
+        """Count an entry in. Raises LimitExceeded, and then nothing is counted; ``fault`` is the disk's, if any."""
+        limits = self._limits
+        events, size, waiters = self.events + entry.events, self.size_bytes + entry.size_bytes, self.waiters
+        if entry.durable:
+            waiters += 1
+        if events > limits.queue_events_max or size > limits.queue_bytes_max or waiters > limits.waiters_max:
+            hint = f"The disk does not keep up{f' ({fault.message})' if fault else ''}: wait, or free space"
+            check_limit("queue_events_max", events, limits.queue_events_max, "Events queued", hint)
+            check_limit("queue_bytes_max", size, limits.queue_bytes_max, "Bytes queued", hint)
+            check_limit("waiters_max", waiters, limits.waiters_max, "Tasks that wait for the disk", hint)
+        self.events, self.size_bytes, self.waiters = events, size, waiters
+
+    def drop(self, entries: Iterable[Entry]) -> None:
+        """Their fate is final."""
+        for entry in entries:
+            self.events -= entry.events
+            self.size_bytes -= entry.size_bytes
+            self.waiters -= entry.durable
 
 
 class Heads:
@@ -105,31 +153,41 @@ class Heads:
         """
         rows: list[Row] = []
         changed: dict[str, tuple[int, str]] = {}
+        position = after
         for entry in entries:
-            entry.error = None
-            mine: dict[str, tuple[int, str]] = {}
-            placed: list[Row] = []
-            position = after + len(rows)
-            for draft in entry.drafts:
-                version, digest = mine.get(draft.stream) or changed.get(draft.stream) or self.get(draft.stream)
-                entry.error = unexpected(draft.stream, draft.expected, version)
-                if entry.error is not None:
-                    break
-                for data in draft.payloads:
-                    position, version = position + 1, version + 1
-                    digest = link(digest, draft.stream, version, data)
-                    placed.append(Row(position, draft.stream, version, data, digest))
-                if draft.payloads:
-                    mine[draft.stream] = (version, digest)
-            else:
-                rows += placed
-                changed |= mine
-                entry.position = position
+            entry.error = self._refusal(entry, changed)
+            if entry.error is not None:
+                continue
+            for stream, _, payloads in entry.drafts:
+                if not payloads:
+                    continue
+                version, digest = changed.get(stream) or self.get(stream)
+                for data in payloads:
+                    position += 1
+                    version += 1
+                    digest = link(digest, stream, version, data)
+                    rows.append(Row(position, stream, version, data, digest))
+                changed[stream] = (version, digest)
+            entry.position = position
         return Placed(rows, changed)
+
+    def _refusal(self, entry: Entry, changed: dict[str, tuple[int, str]]) -> ExpectationFailed | None:
+        """The first expectation of an append that does not hold, its own earlier events counted."""
+        own: dict[str, int] = {}
+        for stream, expected, payloads in entry.drafts:
+            if expected is not ANY:
+                version = (changed.get(stream) or self.get(stream))[0] + own.get(stream, 0)
+                if (error := unexpected(stream, expected, version)) is not None:
+                    return error
+            own[stream] = own.get(stream, 0) + len(payloads)
+        return None
 
     def keep(self, placed: Placed) -> None:
         """What was placed is on disk: later events go after it."""
-        self._known |= placed.changed
+        known = self._known
+        known |= placed.changed
+        while len(known) > STREAMS_KNOWN_MAX:
+            del known[next(iter(known))]
 
 
 class Placed(NamedTuple):
@@ -156,11 +214,10 @@ def unexpected(stream: str, expected: Expected, version: int) -> ExpectationFail
 
 
 def fail(entries: Iterable[Entry], error: JournalError) -> None:
-    """Give each of those who wait an error of its own, and wake them. On the event loop only."""
+    """Give each of those who wait an error of its own. On the event loop only."""
     for entry in entries:
         entry.error = own_copy(error)
-        if entry.done is not None:
-            entry.done.set()
+        entry.settled = True
 
 
 def own_copy(error: JournalError) -> JournalError:

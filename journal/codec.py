@@ -7,8 +7,8 @@ older version is lifted by an *upcaster* each time it is read.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -30,14 +30,12 @@ _TAG_PREFIX = b'{"type":"'
 
 def link(previous: str, stream: str, version: int, data: bytes) -> str:
     """The hash (SHA-256, hex) of an event in its place: it covers the previous hash of the stream and so all before."""
-    digest = hashlib.sha256(f"{previous}\n{stream}\n{version}\n".encode())
-    digest.update(data)
-    return digest.hexdigest()
+    return sha256(f"{previous}\n{stream}\n{version}\n".encode() + data).hexdigest()
 
 
 def digest_of_heads(heads: Iterable[tuple[str, int, str]]) -> str:
     """SHA-256 (hex) of streams with version and hash of their last events, sorted by the streams' names."""
-    digest = hashlib.sha256()
+    digest = sha256()
     for stream, version, last in heads:
         digest.update(f"{stream} {version} {last}\n".encode())
     return digest.hexdigest()

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from statefork.journal.batch import Entry, own_copy
+from statefork.journal.batch import Entry, Load, own_copy
 from statefork.journal.errors import JournalError, JournalUnavailable, closed
-from statefork.journal.limits import Limits, check_limit
+from statefork.journal.limits import Limits
 
 LINGER_S = 0.02
 """How long riders wait for somebody with whom to share a commit."""
@@ -43,9 +43,9 @@ class GroupCommit:
         self._limits = limits
         self._queue: deque[Entry] = deque()
         self._changed = threading.Condition()
-        self._events = 0  # queued or being written
-        self._size_bytes = 0
+        self._load = Load(limits)
         self._waiting = 0  # durable entries in the queue
+        self._sleeping = False  # the thread will not look at the queue before it is told, or a time is over
         self._since = 0.0  # when the oldest rider in the queue came
         self._retry_at = 0.0
         self._retry_s = RETRY_S_FIRST
@@ -61,22 +61,21 @@ class GroupCommit:
         with self._changed:
             if self._closing:
                 raise closed()
-            hint = f"The disk does not keep up{f' ({self.fault.message})' if self.fault else ''}: wait, or free space"
-            events, size = self._events + entry.events, self._size_bytes + entry.size_bytes
-            check_limit("queue_events_max", events, self._limits.queue_events_max, "Events queued", hint)
-            check_limit("queue_bytes_max", size, self._limits.queue_bytes_max, "Bytes queued", hint)
-            self._events, self._size_bytes = events, size
-            if not self._queue:
+            self._load.add(entry, self.fault)
+            queue = self._queue
+            if not queue:
                 self._since = monotonic()
-            self._queue.append(entry)
-            self._waiting += entry.durable
-            if entry.durable or len(self._queue) == 1:
+            queue.append(entry)
+            if entry.durable:
+                self._waiting += 1
+            if self._sleeping and (entry.durable or len(queue) == 1):
+                self._sleeping = False
                 self._changed.notify()
 
     @property
     def idle(self) -> bool:
         """Nothing is queued and nothing is being written."""
-        return self._events == 0 and not self._waiting and not self._writing
+        return not (self._queue or self._writing)
 
     def close(self) -> int:
         """Write what is queued, end the thread; return how many events could not be written. Idempotent."""
@@ -84,7 +83,7 @@ class GroupCommit:
             self._closing = True
             self._changed.notify()
         self._thread.join()
-        return self._events
+        return self._load.events
 
     def _run(self) -> None:
         while batch := self._take():
@@ -108,7 +107,9 @@ class GroupCommit:
                 left = None if due is None else due - monotonic()
                 if left is not None and left <= 0:
                     break
+                self._sleeping = True
                 self._changed.wait(left)
+                self._sleeping = False
             batch: list[Entry] = []
             events = 0
             while self._queue and (not batch or events + self._queue[0].events <= self._limits.batch_events_max):
@@ -124,7 +125,8 @@ class GroupCommit:
             self.fault = None
             self._retry_s, self._retry_at = RETRY_S_FIRST, 0.0
             self._since = monotonic()
-            self._drop(batch)
+            self._writing = False
+            self._load.drop(batch)
         self._settled(batch)
 
     def _failed(self, batch: Sequence[Entry], error: JournalError) -> None:
@@ -137,13 +139,8 @@ class GroupCommit:
             self._given_up = self._closing
             self._retry_at = monotonic() + self._retry_s
             self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
-            self._drop(failed)
+            self._writing = False
+            self._load.drop(failed)
         for entry in failed:
             entry.error = own_copy(error)
         self._settled(failed)
-
-    def _drop(self, entries: Sequence[Entry]) -> None:
-        self._writing = False
-        for entry in entries:
-            self._events -= entry.events
-            self._size_bytes -= entry.size_bytes

@@ -11,14 +11,17 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from statefork.journal.limits import Limits, check_limit
 from statefork.journal.log import Recorded
 
 
 class Feed:
     """Where a journal's committed head is, and who sleeps until it moves. Used on the event loop only."""
 
-    def __init__(self, head: int) -> None:
+    def __init__(self, head: int, limits: Limits) -> None:
         self.head = head
+        self._limits = limits
+        self._subscribers = 0
         self.closed = False
         self._moved = anyio.Event()
 
@@ -49,8 +52,14 @@ class Feed:
     async def follow(
         self, read: Callable[[int], AsyncIterator[Recorded]], after: int
     ) -> AsyncIterator[AsyncIterator[Recorded]]:
-        """``read(after)`` again and again, with waiting in between."""
-        yield Following(self, read, after)
+        """``read(after)`` again and again, with waiting in between. Raises LimitExceeded."""
+        maximum, hint = self._limits.subscribers_max, "Share one subscription, or end some"
+        check_limit("subscribers_max", self._subscribers + 1, maximum, "Subscribers of the journal", hint)
+        self._subscribers += 1
+        try:
+            yield Following(self, read, after)
+        finally:
+            self._subscribers -= 1
 
 
 class Following:

@@ -8,21 +8,24 @@ loses what was not synced.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from statefork.journal.batch import Entry, Heads, Row, fail, loss, prepare
+from statefork.journal.batch import Entry, Heads, Load, Row, fail, loss, prepare
 from statefork.journal.blobs import MemoryBlobs
 from statefork.journal.checkpoint import Checkpoint, Stored, check_checkpoint, check_fold, foreign, not_there, unused
 from statefork.journal.codec import Chain, Codec, digest_of_heads
 from statefork.journal.errors import JournalError, JournalUnavailable, StateLocked, closed
 from statefork.journal.events import ENGINE_STREAM, Event, JournalCreated
-from statefork.journal.limits import Limits, check_limit
+from statefork.journal.limits import Limits
 from statefork.journal.live import Feed
 from statefork.journal.log import Append, Recorded
+
+CHUNK_EVENTS = 64
+"""Reading lets others run once in so many events."""
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -60,8 +63,9 @@ class MemoryJournal:
         self._after_commit = after_commit
         self._codec = Codec()
         self._heads = Heads(disk.head_of)
-        self._feed = Feed(len(disk.rows))
+        self._feed = Feed(len(disk.rows), limits)
         self._queue: deque[Entry] = deque()
+        self._load = Load(limits)
         self._turn = anyio.Lock()  # held by the one who writes
         self._failing = False  # the last write failed: riders wait for the next that does not
         self._dead = False
@@ -70,7 +74,7 @@ class MemoryJournal:
         """Record the identity, as the first event of all."""
         created = JournalCreated(at=at, journal=journal_id, statefork="memory")
         first = Append(ENGINE_STREAM, (created,))
-        self._place([prepare((first,), self._codec, self._limits, done=None)])
+        self._place([prepare((first,), self._codec, self._limits, durable=False)])
         self._disk.synced = len(self._disk.rows)
 
     @property
@@ -87,21 +91,21 @@ class MemoryJournal:
         """
         await checkpoint_if_cancelled()
         if not durable:
-            self._put(prepare(appends, self._codec, self._limits, done=None))
+            self._put(prepare(appends, self._codec, self._limits, durable=False))
             self._ride_along()
             await checkpoint()
             return 0
-        return await self._settle(prepare(appends, self._codec, self._limits, done=anyio.Event()))
+        return await self._settle(prepare(appends, self._codec, self._limits, durable=True))
 
     def ride(self, stream: str, *events: Event) -> None:
         """Queue events that nobody waits for. Raises LimitExceeded, EventInvalid, JournalUnavailable when closed."""
-        self._put(prepare((Append(stream, events),), self._codec, self._limits, done=None))
+        self._put(prepare((Append(stream, events),), self._codec, self._limits, durable=False))
         self._ride_along()
 
     async def flush(self) -> int:
         """Wait until a crash can't lose anything queued so far; return the position of the last event of it."""
         await checkpoint_if_cancelled()
-        return await self._settle(Entry((), done=anyio.Event()))
+        return await self._settle(Entry(durable=True))
 
     def read(self, *, after: int = 0, stream: str | None = None, limit: int | None = None) -> AsyncIterator[Recorded]:
         """Committed events after a position, in order. Raises JournalUnavailable when closed."""
@@ -199,24 +203,19 @@ class MemoryJournal:
     def _put(self, entry: Entry) -> None:
         if self._dead:
             raise closed()
-        hint = "The disk does not keep up: wait, or free space"
-        events = sum(queued.events for queued in self._queue) + entry.events
-        size = sum(queued.size_bytes for queued in self._queue) + entry.size_bytes
-        check_limit("queue_events_max", events, self._limits.queue_events_max, "Events queued", hint)
-        check_limit("queue_bytes_max", size, self._limits.queue_bytes_max, "Bytes queued", hint)
+        self._load.add(entry, None)
         self._queue.append(entry)
 
     def _ride_along(self) -> None:
         """What rides is visible at once, though not safe; behind a writer, or behind a failure, it waits its turn."""
         if not (self._failing or self._turn.statistics().locked):
-            self._place([self._queue.popleft()])
+            self._place_all([self._queue.popleft()])
 
     async def _settle(self, entry: Entry) -> int:
-        assert entry.done is not None
         self._put(entry)
         with anyio.CancelScope(shield=True):
             async with self._turn:
-                if not entry.done.is_set():
+                if not entry.settled:
                     await self._write()
         if entry.error is not None:
             raise entry.error
@@ -236,12 +235,13 @@ class MemoryJournal:
             durable = [entry for entry in (*batch, *self._queue) if entry.durable]
             self._queue = deque(entry for entry in (*batch, *self._queue) if not entry.durable)
             fail(durable, _failure(error))
+            self._load.drop(durable)
             if not isinstance(error, JournalError | OSError):
                 raise
             return
         self._failing = False
         self._disk.blobs.sync()
-        self._place(batch)
+        self._place_all(batch)
         self._disk.synced = len(self._disk.rows)
         try:
             if self._after_commit is not None:
@@ -250,11 +250,14 @@ class MemoryJournal:
             fail([entry for entry in batch if entry.durable], _failure(error))
         finally:
             for entry in batch:
-                if entry.done is not None:
-                    entry.done.set()
+                entry.settled = True
         if not any(entry.durable for entry in self._queue):
-            self._place(self._queue)
+            self._place_all(self._queue)
             self._queue.clear()
+
+    def _place_all(self, entries: Collection[Entry]) -> None:
+        self._place(entries)
+        self._load.drop(entries)
 
     def _place(self, entries: Iterable[Entry]) -> None:
         placed = self._heads.place(entries, len(self._disk.rows))
@@ -271,6 +274,7 @@ class _MemoryScan:
         self._after = after
         self._stream = stream
         self._left = limit
+        self._count = 0
         self._chain = Chain(journal.hash_before)
         self._codec = Codec()
 
@@ -278,7 +282,9 @@ class _MemoryScan:
         return self
 
     async def __anext__(self) -> Recorded:
-        await checkpoint()
+        if self._count % CHUNK_EVENTS == 0:
+            await checkpoint()
+        self._count += 1
         row = self._journal.row_after(self._after, self._stream) if self._left != 0 else None
         if row is None:
             raise StopAsyncIteration

@@ -13,182 +13,32 @@ must read back what became of it.)
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.metadata
 import os
 import secrets
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
-import msgspec
-from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
+from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from statefork.journal.batch import Entry, Heads, Row, loss, prepare
+from statefork.journal.batch import Entry, loss, prepare
 from statefork.journal.checkpoint import Checkpoint, check_checkpoint
 from statefork.journal.codec import Codec
 from statefork.journal.commit import GroupCommit
-from statefork.journal.errors import JournalCorrupt, JournalError, JournalUnavailable
-from statefork.journal.eventfile import EventFile, is_journal, primary_code, translated
+from statefork.journal.errors import JournalError
+from statefork.journal.eventfile import EventFile
 from statefork.journal.events import ENGINE_STREAM, Event, JournalCreated
 from statefork.journal.limits import Limits
 from statefork.journal.live import Feed
 from statefork.journal.lock import StateLock, sync_folder
 from statefork.journal.log import Append, Recorded
-from statefork.journal.reading import BUSY_TIMEOUT_S, Scan, SqliteReader, connect_for_reading, identity, verify_tail
-from statefork.journal.schema import create_schema
-
-CHECKPOINT_BYTES = 4 * 1024 * 1024
-"""After so many bytes of events the writer copies the log into the file, when nobody waits for it."""
-
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_INSERT = "INSERT INTO events (position, stream, version, event, hash) VALUES (?, ?, ?, ?, ?)"
-_SET_HEAD = "INSERT OR REPLACE INTO streams (stream, version, hash) VALUES (?, ?, ?)"
-
-
-class Stats(msgspec.Struct, kw_only=True):
-    """What a journal's writer did since it was opened."""
-
-    commits: int = 0  # each waits once for the disk
-    events: int = 0
-    failures: int = 0
-
-
-class Writer:
-    """The writing connection. Blocking; used by one thread at a time."""
-
-    def __init__(self, path: Path, *, sync_blobs: Callable[[], None], before_commit: Callable[[], None]) -> None:
-        self._path = path
-        self._sync_blobs = sync_blobs
-        self._before_commit = before_commit
-        self._uncopied_bytes = 0
-        self._broken: JournalError | None = None
-        self.position = 0
-        self.stats = Stats()
-        with translated(path, 0):
-            self._connection = sqlite3.connect(
-                path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
-            )
-            self._file = EventFile(self._connection, path, Codec())
-            self._heads = Heads(self._file.tail)
-            try:
-                self.fresh = self._prepare()
-            except BaseException:
-                self._connection.close()
-                raise
-
-    def _prepare(self) -> bool:
-        """Check the file, or make it. True: there is no event in it yet. A damaged file is not changed."""
-        connection = self._connection
-        filled = is_journal(connection, self._path)
-        if filled:
-            identity(self._file)
-            verify_tail(self._file)
-            self.position = self._file.head()
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
-            raise JournalUnavailable(
-                f"The file system of {self._path} can't hold a write-ahead log",
-                hint="Choose a state directory on a local disk",
-                path=str(self._path),
-            )
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")
-        connection.execute(f"PRAGMA journal_size_limit = {16 * CHECKPOINT_BYTES}")
-        create_schema(connection)
-        return not filled
-
-    def commit(self, entries: Sequence[Entry]) -> None:
-        """Give the entries their places and force them to the disk: all, or none and JournalError is raised."""
-        if self._broken is not None:
-            raise self._broken
-        try:
-            self._sync_blobs()
-            placed = self._heads.place(entries, self.position)
-            if placed.rows:
-                self._store(placed.rows, placed.changed)
-        except (sqlite3.Error, OSError) as error:
-            self.stats.failures += 1
-            raise self._failure(error) from error
-        self._heads.keep(placed)
-        self.position += len(placed.rows)
-
-    def _store(self, rows: Sequence[Row], heads: dict[str, tuple[int, str]]) -> None:
-        connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        committing = False
-        try:
-            connection.executemany(_INSERT, [(*row[:3], row.event.decode(), row.hash) for row in rows])
-            connection.executemany(_SET_HEAD, [(stream, *head) for stream, head in heads.items()])
-            self._before_commit()
-            committing = True
-            connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                connection.rollback()
-            if committing:
-                self._revoke()
-            raise
-        self.stats.commits += 1
-        self.stats.events += len(rows)
-        self._uncopied_bytes += sum(len(row.event) for row in rows)
-
-    def _revoke(self) -> None:
-        """Overwrite the log's end after a commit that failed.
-
-        The failed commit may stand there whole, with only its fsync missing. This process never reads it, but if it
-        died now, the next one would take for committed what was reported as failed. Any commit starts at that place.
-        """
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.execute("INSERT INTO streams VALUES ('', 0, '')")
-            self._connection.execute("DELETE FROM streams WHERE stream = ''")
-            self._connection.execute("COMMIT")
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.rollback()
-
-    def _failure(self, error: sqlite3.Error | OSError) -> JournalError:
-        what, hint = "the disk failed", "Look at the system's log; repair or replace the disk"
-        code = primary_code(error) if isinstance(error, sqlite3.Error) else 0
-        if code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in _NO_SPACE:
-            what, hint = "the disk is full", f"Free space in {self._path.parent} and try again"
-        elif code == sqlite3.SQLITE_BUSY:
-            what = "another program keeps the file locked"
-            hint = "Close the transaction that is open in another SQLite tool, and try again"
-        elif isinstance(error, sqlite3.IntegrityError):
-            self._broken = JournalUnavailable(
-                f"Another program wrote to {self._path} behind the lock: {error}",
-                hint="Stop that program, then open the engine again",
-                path=str(self._path),
-            )
-            return self._broken
-        elif code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return JournalCorrupt(
-                f"The file {self._path} is broken: {error}", hint="Restore it from a copy", position=self.position + 1
-            )
-        return JournalUnavailable(
-            f"The journal could not be written: {what} ({error}). Nothing of this append was kept",
-            hint=f"{hint}. Events for which nobody waits are kept and tried again",
-            path=str(self._path),
-        )
-
-    def tidy(self) -> None:
-        """Copy the log into the file, if it grew; readers who stand in the way only put it off."""
-        if self._uncopied_bytes >= CHECKPOINT_BYTES:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                self._uncopied_bytes = 0
-
-    def close(self) -> None:
-        """Merge the log into the file, so that the file alone is the whole journal."""
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        self._connection.close()
+from statefork.journal.parking import parking
+from statefork.journal.reading import Scan, SqliteReader, connect_for_reading, identity
+from statefork.journal.writer import Stats, Writer
 
 
 class SqliteJournal:
@@ -203,11 +53,8 @@ class SqliteJournal:
         self._file = file
         self._limits = limits
         self._codec = Codec()
-        self._feed = Feed(writer.position)
-        native: Any = current_token().native_token
-        self._post: Callable[[Callable[[], None]], object] = (
-            native.run_sync_soon if hasattr(native, "run_sync_soon") else native.call_soon_threadsafe
-        )
+        self._feed = Feed(writer.position, limits)
+        self._parking = parking()
         self._group = GroupCommit(writer.commit, self._settled, writer.tidy, limits)
 
     @property
@@ -230,25 +77,26 @@ class SqliteJournal:
 
         Raises ExpectationFailed, JournalUnavailable, LimitExceeded, EventInvalid; nothing was kept then.
         """
-        await checkpoint_if_cancelled()
-        if not durable:
-            self._group.put(prepare(appends, self._codec, self._limits, done=None))
-            await checkpoint()
-            return 0
-        return await self._settle(prepare(appends, self._codec, self._limits, done=anyio.Event()))
+        await self._parking.notice()
+        entry = prepare(appends, self._codec, self._limits, durable=durable)
+        if durable:
+            return await self._settle(entry)
+        self._group.put(entry)
+        await checkpoint()
+        return 0
 
     def ride(self, stream: str, *events: Event) -> None:
         """Queue events that nobody waits for. Raises LimitExceeded, EventInvalid, JournalUnavailable when closed."""
-        self._group.put(prepare((Append(stream, events),), self._codec, self._limits, done=None))
+        self._group.put(prepare((Append(stream, events),), self._codec, self._limits, durable=False))
 
     async def flush(self) -> int:
         """Wait until everything queued so far is on disk; return the position of the last event of it."""
-        await checkpoint_if_cancelled()
+        await self._parking.notice()
         if self._group.idle:
             position = self._writer.position  # others may go on while we yield
             await checkpoint()
             return position
-        return await self._settle(Entry((), done=anyio.Event()))
+        return await self._settle(Entry(durable=True))
 
     def read(self, *, after: int = 0, stream: str | None = None, limit: int | None = None) -> AsyncIterator[Recorded]:
         """Committed events after a position, in order. Raises JournalCorrupt, JournalUnavailable when closed."""
@@ -287,24 +135,23 @@ class SqliteJournal:
         return self._feed.follow(lambda after: Scan(self._file, after, None, None, check_end=False), after)
 
     async def _settle(self, entry: Entry) -> int:
-        assert entry.done is not None
+        entry.spot = self._parking.spot()
         self._group.put(entry)
-        with anyio.CancelScope(shield=True):
-            await entry.done.wait()
+        await self._parking.wait(entry.spot)
         if entry.error is not None:
             raise entry.error
         return entry.position
 
     def _settled(self, entries: Sequence[Entry]) -> None:
-        """In the writer's thread: tell the event loop. Where it has ended, nobody waits any more."""
+        """In the writer's thread: tell the event loop."""
         position = self._writer.position
-        with contextlib.suppress(RuntimeError):  # asyncio's error for a closed loop; trio's is a subclass
-            self._post(lambda: self._tell(entries, position))
+        self._parking.post(lambda: self._tell(entries, position))
 
     def _tell(self, entries: Sequence[Entry], position: int) -> None:
+        wake = self._parking.wake
         for entry in entries:
-            if entry.done is not None:
-                entry.done.set()
+            if entry.durable:
+                wake(entry.spot)
         self._feed.advance(position)
 
     async def aclose(self) -> int:
@@ -372,7 +219,7 @@ def _open(
                 at=clock(), journal=secrets.token_hex(8), statefork=importlib.metadata.version("statefork")
             )
             first = Append(ENGINE_STREAM, (created,))
-            writer.commit([prepare((first,), Codec(), Limits(), done=None)])
+            writer.commit([prepare((first,), Codec(), Limits(), durable=False)])
             sync_folder(path.parent)
         connection = connect_for_reading(path, stack)
         file = EventFile(connection, path, Codec())

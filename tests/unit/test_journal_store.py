@@ -239,7 +239,7 @@ def test_a_directory_that_may_only_be_read(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_another_tool_that_holds_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("statefork.journal.sqlite.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("statefork.journal.writer.BUSY_TIMEOUT_S", 0.05)
     path = tmp_path / "journal.sqlite3"
     async with open_sqlite_journal(path) as journal:
         other = sqlite3.connect(path, isolation_level=None)
@@ -271,7 +271,7 @@ async def test_somebody_who_writes_behind_the_lock_is_noticed(tmp_path: Path) ->
 async def test_a_subscriber_that_is_slow_holds_nobody_up_and_the_log_is_copied_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("statefork.journal.sqlite.CHECKPOINT_BYTES", 100_000)
+    monkeypatch.setattr("statefork.journal.writer.CHECKPOINT_BYTES", 100_000)
     path = tmp_path / "journal.sqlite3"
     async with open_sqlite_journal(path) as journal, journal.subscribe() as events:
         assert (await anext(events)).position == 1
