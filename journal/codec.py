@@ -16,6 +16,7 @@ import msgspec
 from statefork.journal.errors import EventInvalid, JournalCorrupt
 from statefork.journal.events import Event
 
+Tails = dict[str, tuple[int, str]]
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 GENESIS = "0" * 64
@@ -63,8 +64,7 @@ class Codec:
     def decode(self, data: bytes, *, position: int = 0) -> Event:
         """The event, lifted to the newest version that this vocabulary knows. Raises JournalCorrupt."""
         try:
-            tag = _leading_tag(data)
-            if tag is not None and tag not in self._upcasters:
+            if not self._upcasters or self._is_current(data):
                 return self._decoder.decode(data)
             return self._lift(msgspec.json.decode(data, type=dict[str, Any]))
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -73,6 +73,10 @@ class Codec:
                 hint="If a newer statefork wrote it, upgrade; else restore the file from a copy. Nothing was changed",
                 position=position,
             ) from error
+
+    def _is_current(self, data: bytes) -> bool:
+        tag = _leading_tag(data)
+        return tag is not None and tag not in self._upcasters
 
     def _lift(self, raw: dict[str, Any]) -> Event:
         for _ in range(_STEPS_MAX):
@@ -102,36 +106,37 @@ def _leading_tag(data: bytes) -> str | None:
 
 
 class Chain:
-    """Checks events in position order: no hole in the positions, none in any stream, every hash fits.
+    """Checks events in position order: no hole in any stream, every hash fits.
 
     ``before(stream, version)`` tells the hash of the event before the first one seen of a stream; it is asked once for
-    each stream, and only where reading begins in the middle.
+    each stream, and only where reading begins in the middle. ``tails`` has version and hash of the last event checked
+    of each stream.
     """
 
     def __init__(self, before: Callable[[str, int], str | None]) -> None:
         self._before = before
-        self.tails: dict[str, tuple[int, str]] = {}
+        self.tails: Tails = {}
 
-    def copy(self) -> Chain:
-        """The same check at the same place, to go on independently."""
-        other = Chain(self._before)
-        other.tails = dict(self.tails)
-        return other
+    def check(
+        self, position: int, stream: str, version: int, data: bytes, digest: str, fresh: Tails | None = None
+    ) -> None:
+        """Raise JournalCorrupt, naming the position, unless the event continues what was checked so far.
 
-    def check(self, position: int, stream: str, version: int, data: bytes, digest: str) -> None:
-        """Raise JournalCorrupt, naming the position, unless the event continues what was checked so far."""
-        known = self.tails.get(stream)
+        With ``fresh`` what is new goes there and not into ``tails``, so that who gives up loses nothing.
+        """
+        tails = self.tails
+        known = tails.get(stream) if fresh is None else fresh.get(stream) or tails.get(stream)
         if known is None:
             previous = GENESIS if version == 1 else self._before(stream, version)
             if previous is None:
                 raise corrupt(position, f"event {version - 1} of stream {stream!r} before it is missing")
         else:
-            previous = known[1]
-            if version != known[0] + 1:
-                raise corrupt(position, f"stream {stream!r} goes from event {known[0]} to event {version}")
+            last, previous = known
+            if version != last + 1:
+                raise corrupt(position, f"stream {stream!r} goes from event {last} to event {version}")
         if link(previous, stream, version, data) != digest:
             raise corrupt(position, f"event {version} of stream {stream!r} does not fit its hash")
-        self.tails[stream] = (version, digest)
+        (tails if fresh is None else fresh)[stream] = (version, digest)
 
 
 def corrupt(position: int, what: str) -> JournalCorrupt:

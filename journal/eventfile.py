@@ -9,12 +9,12 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from statefork.journal.codec import Chain, Codec, corrupt, digest_of_heads
+from statefork.journal.codec import Chain, Codec, Tails, corrupt, digest_of_heads
 from statefork.journal.errors import JournalCorrupt, JournalError, JournalUnavailable, closed
 from statefork.journal.log import Recorded
 from statefork.journal.schema import APPLICATION_ID, FORMAT
@@ -27,12 +27,24 @@ _ROOM_BYTES_MIN = 64 * 1024  # SQLite needs half of it beside the journal, for t
 _COLUMNS = "position, CAST(stream AS BLOB), version, CAST(event AS BLOB), CAST(hash AS BLOB)"
 _ALL = f"SELECT {_COLUMNS} FROM events WHERE position > :after ORDER BY position LIMIT :count"
 _OF_STREAM = f"SELECT {_COLUMNS} FROM events WHERE stream = :stream AND version > :start ORDER BY version LIMIT :count"
-_START = "SELECT coalesce(max(version), 0) FROM events WHERE stream = :stream AND position <= :after"
+_START = (
+    "SELECT coalesce((SELECT version FROM events WHERE stream = :stream AND position <= :after"
+    " ORDER BY version DESC LIMIT 1), 0)"
+)
 _LAST = "SELECT position, hash FROM events ORDER BY position DESC LIMIT 1"
-_LAST_OF_STREAM = "SELECT version, hash FROM events WHERE stream = :stream ORDER BY version DESC LIMIT 1"
+_LAST_OF_STREAM = "SELECT version, hash FROM events WHERE stream = ? ORDER BY version DESC LIMIT 1"
+_LAST_POSITION = "SELECT coalesce((SELECT position FROM events WHERE stream = ? ORDER BY version DESC LIMIT 1), 0)"
 _BEGUN_LATER = "SELECT stream, min(version) FROM events WHERE position > ? GROUP BY stream"
 _HASH = "SELECT max(hash) FROM events WHERE stream = ? AND version = ?"
+_PROMISED = "SELECT coalesce(sum(version), 0), coalesce(sum(typeof(version) <> 'integer'), 0) FROM streams"
+_HEAD = "SELECT version, hash FROM streams WHERE stream = ?"
 _HEADS = "SELECT CAST(stream AS BLOB), version, hash FROM streams"
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""A chunk ends with the event that passes this size: what one reader holds at a time is bounded."""
+
+HEADS_ASKED_MAX = 500
+"""Where more streams than this were read, all heads are fetched at once."""
 
 StoredRow = tuple[int, Any, Any, Any, Any]
 Head = tuple[int, str]
@@ -97,14 +109,22 @@ class Selected(NamedTuple):
     rows: list[StoredRow]
     start: int  # version of the stream before the first row; unused when reading all streams
     ended: bool
-    heads: dict[str, Head]  # of all streams, or of the one asked for; read only at the end, as is ``last``
+    end: End | None  # read only where the rows end
+
+
+class End(NamedTuple):
+    """What the file says about where its events, or those of one stream, end."""
+
+    promised: int  # number of events that the heads of the streams add up to
     last: Head | None  # number and hash of the last event, of all or of the one stream, from the events themselves
+    heads: dict[str, Head]  # of the streams that were read
 
 
 class Chunk(NamedTuple):
-    """Checked events. With ``error``, there is damage right behind them."""
+    """Checked events. With ``error``, there is damage right behind them. ``tails`` are for the chain to go on."""
 
     events: list[Recorded]
+    tails: Tails
     ended: bool
     error: JournalError | None
 
@@ -164,72 +184,86 @@ class EventFile:
 
     def tail(self, stream: str) -> Head | None:
         """A stream's head, with its last event verified; None for a stream that has no events."""
-        last = self._one("SELECT coalesce(max(position), 0) FROM events WHERE stream = ?", stream)
-        chain = self.chain()
-        chunk = self.chunk(max(int(last) - 1, 0), stream, 2, chain)
+        last = self._one(_LAST_POSITION, stream)
+        if not last and not self.stream_version(stream):
+            return None
+        chunk = self.chunk(max(int(last) - 1, 0), stream, 2, self.chain())
         if chunk.error is not None:
             raise chunk.error
-        return chain.tails.get(stream)
+        return chunk.tails.get(stream)
 
     def chain(self) -> Chain:
         """A fresh check for a read that begins on this file."""
-        query = "SELECT max(hash) FROM events WHERE stream = ? AND version = ?"
-        return Chain(lambda stream, version: self._one(query, stream, version - 1))
+        return Chain(lambda stream, version: self._one(_HASH, stream, version - 1))
 
-    def chunk(self, after: int, stream: str | None, count: int, chain: Chain, *, check_end: bool = True) -> Chunk:
-        """Up to ``count`` checked events after a position.
+    def chunk(
+        self,
+        after: int,
+        stream: str | None,
+        count: int,
+        chain: Chain,
+        *,
+        start: int | None = None,
+        check_end: bool = True,
+    ) -> Chunk:
+        """Up to ``count`` checked events after a position, fewer where they are big. The chain is not changed.
 
-        Without ``check_end`` the heads of the streams are not compared where the events end.
+        ``start`` is the version of the stream's last event up to there, if it is known. Without ``check_end`` the heads
+        of the streams are not compared where the events end.
         """
         events: list[Recorded] = []
-        last = after
+        fresh: Tails = {}
         try:
             with self._lock:
-                selected = self._select(after, stream, count, heads=check_end)
-            if stream is not None and selected.rows and selected.rows[0][2] != selected.start + 1:
-                raise corrupt(selected.rows[0][0], f"an event of stream {stream!r} before it is missing")
-            for row in selected.rows:
-                if stream is None and row[0] != last + 1:
-                    raise corrupt(last + 1, "it is missing")
-                if row[0] <= last:
-                    raise corrupt(row[0], f"it stands behind position {last}")
-                events.append(self._recorded(row, chain))
-                last = row[0]
-            if selected.ended and check_end:
-                self._check_end(last, stream, selected, chain)
+                selected = self._select(after, stream, count, start, chain if check_end else None)
+            self._check(selected, after, stream, chain, events, fresh)
+            if selected.end is not None:
+                last = events[-1].position if events else after
+                self._check_end(last, stream, selected, {**chain.tails, **fresh})
         except JournalError as error:
-            return Chunk(events, ended=False, error=error)
-        return Chunk(events, selected.ended, None)
+            return Chunk(events, fresh, ended=False, error=error)
+        return Chunk(events, fresh, selected.ended, None)
 
-    def _recorded(self, row: StoredRow, chain: Chain) -> Recorded:
-        position, name, version, data, digest = row
-        if not isinstance(version, int) or not all(isinstance(value, bytes) for value in (name, data, digest)):
-            raise corrupt(position, "a column holds a value of another type")
-        stream, text = name.decode(errors="replace"), digest.decode(errors="replace")
-        chain.check(position, stream, version, data, text)
-        event = self._codec.decode(data, position=position)
-        return Recorded(position=position, stream=stream, version=version, event=event, hash=text)
+    def _check(
+        self, selected: Selected, after: int, stream: str | None, chain: Chain, events: list[Recorded], fresh: Tails
+    ) -> None:
+        """Check the rows one by one, and give those that are sound to ``events``. Every event read passes here."""
+        decode, check, last = self._codec.decode, chain.check, after
+        if stream is not None and selected.rows and selected.rows[0][2] != selected.start + 1:
+            raise corrupt(selected.rows[0][0], f"an event of stream {stream!r} before it is missing")
+        for position, name, version, data, digest in selected.rows:
+            if stream is None and position != last + 1:
+                raise corrupt(last + 1, "it is missing")
+            if position <= last:
+                raise corrupt(position, f"it stands behind position {last}")
+            if type(version) is not int or not (type(name) is type(data) is type(digest) is bytes):
+                raise corrupt(position, "a column holds a value of another type")
+            named, text = name.decode(errors="replace"), digest.decode(errors="replace")
+            check(position, named, version, data, text, fresh)
+            event = decode(data, position=position)
+            events.append(Recorded(position=position, stream=named, version=version, event=event, hash=text))
+            last = position
 
-    def _select(self, after: int, stream: str | None, count: int, *, heads: bool) -> Selected:
+    def _select(self, after: int, stream: str | None, count: int, start: int | None, chain: Chain | None) -> Selected:
         """Rows after a position. Rows before damage are returned; the next call, which begins behind them, raises."""
         rows: list[StoredRow] = []
-        found: dict[str, Head] = {}
-        last = None
-        names: dict[str, Any] = {"after": after, "count": count, "stream": stream, "start": 0}
+        end = None
+        names: dict[str, Any] = {"after": after, "count": count, "stream": stream, "start": start or 0}
         connection = self._connection
         with translated(self._path, after + 1):
             connection.execute("BEGIN")  # one snapshot for the events and the heads
             try:
-                if stream is not None and after > 0:
+                if stream is not None and start is None and after > 0:
                     (names["start"],) = connection.execute(_START, names).fetchone()
-                rows.extend(connection.execute(_ALL if stream is None else _OF_STREAM, names))
-                ended = len(rows) < count
-                if heads and ended:
-                    where = "" if stream is None else " WHERE stream = :stream"
-                    last = connection.execute(_LAST if stream is None else _LAST_OF_STREAM, names).fetchone()
-                    found = {
-                        str(name, errors="replace"): (v, h) for name, v, h in connection.execute(_HEADS + where, names)
-                    }
+                room = CHUNK_BYTES
+                for row in connection.execute(_ALL if stream is None else _OF_STREAM, names):
+                    rows.append(row)
+                    room -= len(row[3] or b"")
+                    if room < 0:
+                        break
+                ended = len(rows) < count and room >= 0
+                if ended and chain is not None:
+                    end = self._end(stream, rows, chain)
             except sqlite3.DatabaseError:
                 if not rows:
                     raise
@@ -238,22 +272,37 @@ class EventFile:
                 raise corrupt(after + 1, "the table of streams is broken") from error
             finally:
                 connection.rollback()
-        return Selected(rows, names["start"], ended, found, last)
+        return Selected(rows, names["start"], ended, end)
 
-    def _check_end(self, last: int, stream: str | None, selected: Selected, chain: Chain) -> None:
+    def _end(self, stream: str | None, rows: Sequence[StoredRow], chain: Chain) -> End:
+        query = self._connection.execute
+        if stream is not None:
+            head = query(_HEAD, (stream,)).fetchone()
+            last = query(_LAST_OF_STREAM, (stream,)).fetchone()
+            return End(head[0] if head else 0, last, {stream: head} if head else {})
+        promised, odd = query(_PROMISED).fetchone()
+        last = query(_LAST).fetchone()
+        if odd:
+            raise corrupt(last[0] if last else 0, "a number of events is no number")
+        seen = {*chain.tails, *(row[1].decode(errors="replace") for row in rows if type(row[1]) is bytes)}
+        if len(seen) <= HEADS_ASKED_MAX:
+            heads = {name: query(_HEAD, (name,)).fetchone() for name in seen}
+        else:
+            heads = {str(name, errors="replace"): (version, last) for name, version, last in query(_HEADS)}
+        return End(promised, last, heads)
+
+    def _check_end(self, last: int, stream: str | None, selected: Selected, tails: Tails) -> None:
         """The events ended after position ``last``: is that where the heads of the streams say that they end?"""
-        heads = selected.heads
-        there = 0 if selected.last is None else selected.last[0]
-        if not all(isinstance(number, int) for number in (there, *(version for version, _ in heads.values()))):
+        assert selected.end is not None
+        promised, stored, heads = selected.end
+        there = stored[0] if stored is not None else 0
+        if not (isinstance(promised, int) and isinstance(there, int)):
             raise corrupt(last, "a number of events is no number")
-        promised = sum(version for version, _ in heads.values())
         if promised > there:
             where = "the journal" if stream is None else f"stream {stream!r}"
             raise corrupt(last + 1, f"the end is cut off: {promised} events of {where} were recorded")
-        wrong = next((name for name, tail in chain.tails.items() if heads.get(name) != tail), None)
-        if stream is not None and (
-            heads.get(stream) != selected.last or not (selected.rows or selected.start == there)
-        ):
+        wrong = next((name for name, tail in tails.items() if heads.get(name) != tail), None)
+        if stream is not None and (heads.get(stream) != stored or not (selected.rows or selected.start == there)):
             wrong = stream
         if wrong is not None:
             raise corrupt(last, f"the last event of stream {wrong!r} is not the one that was recorded as last")

@@ -14,13 +14,13 @@ import anyio
 from anyio.to_thread import run_sync
 
 from statefork.journal.checkpoint import Checkpoint, Stored, foreign, load, not_there, save, unused
-from statefork.journal.codec import Chain, Codec, corrupt
+from statefork.journal.codec import Codec, corrupt
 from statefork.journal.errors import JournalError, JournalUnavailable, StateMissing
 from statefork.journal.eventfile import Chunk, EventFile, is_journal, primary_code, translated
 from statefork.journal.events import JournalCreated
 from statefork.journal.log import Recorded
 
-CHUNK_EVENTS = 256
+CHUNK_EVENTS = 512
 TAIL_EVENTS = 256
 """How many of the last events are verified when a journal is opened for writing; reading verifies all that it reads."""
 
@@ -37,6 +37,7 @@ class Scan:
         self._left = limit
         self._check_end = check_end
         self._chain = file.chain()
+        self._start: int | None = None  # version of the stream's last event that was read
         self._buffer: deque[Recorded] = deque()
         self._error: JournalError | None = None
         self._ended = False
@@ -60,19 +61,20 @@ class Scan:
         if count <= 0:
             self._ended = True
             return
-        chain = self._chain.copy()  # if asyncio cancels us while the thread reads, nothing here has moved
-        chunk = await run_sync(self._read, count, chain)
-        self._chain = chain
+        chunk = await run_sync(self._read, count)  # if asyncio cancels us while the thread reads, nothing has moved
+        self._chain.tails |= chunk.tails
         self._error = chunk.error
         self._ended = chunk.ended
         self._buffer.extend(chunk.events)
         if chunk.events:
-            self._after = chunk.events[-1].position
+            self._after, self._start = chunk.events[-1].position, chunk.events[-1].version
         if self._left is not None:
             self._left -= len(chunk.events)
 
-    def _read(self, count: int, chain: Chain) -> Chunk:
-        return self._file.chunk(self._after, self._stream, count, chain, check_end=self._check_end)
+    def _read(self, count: int) -> Chunk:
+        return self._file.chunk(
+            self._after, self._stream, count, self._chain, start=self._start, check_end=self._check_end
+        )
 
 
 class SqliteReader:
