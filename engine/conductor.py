@@ -66,28 +66,30 @@ class Conductor(Turns):
         known = world.environments.get(env)
         if known is not None and known.generations:
             decide(known, command)  # says that the name is taken: nobody waits for a slot to hear that
-        live = self.live(env)
-        async with self.seating.claim(env) if activate else nullcontext(), live.lock, self.sharing.shared():
-            await self.ledger.commit(msgspec.structs.replace(command, at=now()))
-            timer = Timer(self.ledger.clock.monotonic)
-            staging = self._staging(live, env, 1, 1, manifest, timer) if activate else None
-            try:
-                staged = await self._stage(staging) if staging is not None else None
-                commands: list[Command] = [self._publish(env, manifest, timer, staged=staged, source_actions=actions)]
-                if source is not None and how != "create":
-                    commands.append(
-                        NoteFork(env=source.env, at=now(), generation=source.generation, child=env, how=how)
-                    )
-                await self.ledger.commit(*commands, *self._noted(env, note))
-            except BaseException as error:
-                await self._unfound(env, live, staging, error)
-                await self._forget(env)
-                if isinstance(error, ComponentFailed):
-                    raise as_aborted(error, env, how, 0, source) from error.cause
-                add_facts(error, env, how, 0, source)
-                raise
-            if staged is not None:
-                self._serve(live, staged)
+        with self.lives.held(env) as live:
+            async with self.seating.claim(env) if activate else nullcontext(), live.lock, self.sharing.shared():
+                await self.ledger.commit(msgspec.structs.replace(command, at=now()))
+                timer = Timer(self.ledger.clock.monotonic)
+                staging = self._staging(live, env, 1, 1, manifest, timer) if activate else None
+                try:
+                    staged = await self._stage(staging) if staging is not None else None
+                    commands: list[Command] = [
+                        self._publish(env, manifest, timer, staged=staged, source_actions=actions)
+                    ]
+                    if source is not None and how != "create":
+                        commands.append(
+                            NoteFork(env=source.env, at=now(), generation=source.generation, child=env, how=how)
+                        )
+                    await self.ledger.commit(*commands, *self._noted(env, note))
+                except BaseException as error:
+                    await self._unfound(env, live, staging, error)
+                    await self._forget(env)
+                    if isinstance(error, ComponentFailed):
+                        raise as_aborted(error, env, how, 0, source) from error.cause
+                    add_facts(error, env, how, 0, source)
+                    raise
+                if staged is not None:
+                    self._serve(live, staged)
         assert world.capsule(env).generation == 1
         return first
 
@@ -229,7 +231,6 @@ class Conductor(Turns):
                 live.context = None
                 await self._close(run.context)
             await self._forget(env)
-            self.lives.pop(env, None)
 
     @in_own_task
     async def recover(self, env: str, context: Context | None = None) -> Moment:

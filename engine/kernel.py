@@ -22,6 +22,7 @@ from statefork.engine.conductor import Conductor
 from statefork.engine.contract import Contract
 from statefork.engine.entry import Entry
 from statefork.engine.errors import NotReady
+from statefork.engine.keeping import keeping
 from statefork.engine.keyed import Keys
 from statefork.engine.ledger import Ledger
 from statefork.engine.lifecycle import closing, opening
@@ -322,7 +323,7 @@ async def open_kernel(
     ledger = await Ledger.load(journal, clock, settle_s=settings.settle_s)
     conductor = Conductor(ledger, contract, resources, settings)
     number = os.getpid() if pid is None else pid
-    async with opening(conductor, pid=number, release=version("statefork")) as (run, report):
+    async with opening(conductor, pid=number, release=version("statefork")) as (run, report), keeping(conductor):
         kernel = Kernel(conductor, Bases(conductor), blobs, report)
         try:
             yield kernel

@@ -39,6 +39,7 @@ class Ledger:
         self._locks = KeyedLocks()  # by environment
         self._known = 0  # the highest position that an append was answered with
         self._still = Stillness()
+        self._saving = anyio.Lock()  # one checkpoint at a time
 
     @classmethod
     async def load(cls, journal: Journal, clock: Clock, *, settle_s: float) -> Ledger:
@@ -54,7 +55,7 @@ class Ledger:
         """How many events the last checkpoint does not cover."""
         return self._still.events
 
-    async def covered(self, *, events_min: int) -> None:
+    async def grown(self, *, events_min: int) -> None:
         """Return when so many events are not covered by a checkpoint."""
         await self._still.reached(events_min)
 
@@ -64,14 +65,15 @@ class Ledger:
         Appends that wait for the disk are held back for as long as those under way take; nothing else waits.
         Raises JournalUnavailable; the last checkpoint is still there then.
         """
-        async with self._still.cut() as still:
-            if not still:
-                return False
-            image = self.world.image()  # nothing is under way: the fold of everything that is queued so far
-            events = self._still.events
-            position = await self.journal.flush()
-        await save(self.journal, image, position)
-        self._still.events -= events
+        async with self._saving:
+            async with self._still.cut() as still:
+                if not still:
+                    return False
+                image = self.world.image()  # nothing is under way: the fold of everything that is queued so far
+                events = self._still.events
+                position = await self.journal.flush()
+            await save(self.journal, image, position)
+            self._still.events -= events
         return True
 
     def name(self, env: str) -> str:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import anyio
 
+from statefork.engine.capsule import Phase, World
 from statefork.engine.commands import Begin
 from statefork.engine.drain import Drain
 from statefork.engine.staging import Context, Staging
@@ -16,14 +17,51 @@ from statefork.journal.values import Sealed
 class Live:
     """What an environment has beside its capsule: its place in the order of transitions, and its contexts."""
 
-    __slots__ = ("activation", "context", "doubt", "lock", "staged")
+    __slots__ = ("activation", "context", "doubt", "lock", "staged", "users")
 
     def __init__(self) -> None:
+        self.users = 0  # those who hold the lock or wait for it, or are about to
         self.lock = anyio.Lock()
         self.context: Context | None = None  # what serves
         self.staged: Context | None = None  # what is being staged beside it
         self.activation = 0  # the last number given to a context, published or not: tickets never fit twice
         self.doubt = False  # an append is in doubt: frozen until the state directory is reopened
+
+
+class Lives(dict[str, Live]):
+    """The live records of those environments that are not simply at rest."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self._unfounded = 0  # the last activation of those that were never founded: their names may be founded yet
+
+    @contextmanager
+    def held(self, env: str) -> Iterator[Live]:
+        """The environment's record: in the body it is the only one, and afterwards it is kept if it says something."""
+        live = self.get(env)
+        if live is None:
+            live = self[env] = Live()
+        live.users += 1
+        try:
+            yield live
+        finally:
+            live.users -= 1
+            if not live.users and live.context is None and live.staged is None and not live.doubt:
+                self._let_go(env, live)
+
+    def _let_go(self, env: str, live: Live) -> None:
+        capsule = self._world.environments.get(env)
+        if capsule is None:
+            self._unfounded = max(self._unfounded, live.activation)
+        elif live.activation > capsule.activation and capsule.phase is not Phase.RETIRED:
+            return  # a binding failed, and only this record has its number
+        del self[env]
+
+    def activation_before(self, env: str) -> int:
+        """The last activation that is known of an environment without its live record."""
+        capsule = self._world.capsule(env)
+        return capsule.activation if capsule.generations else self._unfounded
 
 
 class Timer:

@@ -31,7 +31,7 @@ from statefork.engine.errors import (
 )
 from statefork.engine.leases import Gate, current_lease, lease_ids
 from statefork.engine.ledger import Ledger
-from statefork.engine.live import Live, Run, Timer
+from statefork.engine.live import Live, Lives, Run, Timer
 from statefork.engine.ports import Keeper, Mortal, Resource
 from statefork.engine.seating import Seating
 from statefork.engine.settings import DrainPolicy, Settings
@@ -86,7 +86,7 @@ class Turns:
         self.sharing = Sharing()
         self.patience = anyio.CancelScope()  # around the parking of everything at the end
         self.hurried = anyio.Event()  # nobody has patience any more
-        self.lives: dict[str, Live] = {}
+        self.lives = Lives(ledger.world)
         self.seating = Seating(ledger, resources, settings, self.lives, self.give_way)
         self._ids = lease_ids()
         self._required = frozenset(contract.order)
@@ -95,8 +95,8 @@ class Turns:
         self._branches: dict[tuple[str, str], str] = {}  # (resource, branch) -> the environment that writes it
 
     def live(self, env: str) -> Live:
-        """The environment's live record."""
-        return self.lives.setdefault(env, Live())
+        """The environment's live record; at rest an empty one, which is not kept."""
+        return self.lives.get(env) or Live()
 
     def usable(self, env: str) -> Capsule:
         """The capsule. Raises UnknownEnvironment, ContractError for one of another contract."""
@@ -140,21 +140,24 @@ class Turns:
                 )
             lease = lease.parent
         self.usable(env)
-        live = self.live(env)
+        try:
+            with self.lives.held(env) as live:
+                self._check_queue(env, live)
+                async with live.lock, self.sharing.shared():
+                    if live.doubt:
+                        raise InDoubt(
+                            f"{env} is frozen: an append got no answer and could not be settled",
+                            hint="Close the engine and open the state directory again: recovery settles it.",
+                            environment=env,
+                        )
+                    yield live
+        finally:
+            self.seating.slots.look_again()
+
+    def _check_queue(self, env: str, live: Live) -> None:
         most = self.settings.waiting_max
         if live.lock.statistics().tasks_waiting >= most:
             raise LimitReached.of("waiting_max", most, f"{most} commands wait for their turn on {env}", environment=env)
-        try:
-            async with live.lock, self.sharing.shared():
-                if live.doubt:
-                    raise InDoubt(
-                        f"{env} is frozen: an append got no answer and could not be settled",
-                        hint="Close the engine and open the state directory again: recovery settles it.",
-                        environment=env,
-                    )
-                yield live
-        finally:
-            self.seating.slots.look_again()
 
     @asynccontextmanager
     async def _frozen(self, live: Live, begin: Begin, *, quiet: str = "", hold_s: float = 0.0) -> AsyncIterator[Run]:
@@ -298,7 +301,7 @@ class Turns:
         manifest: Mapping[str, Component],
         timer: Timer,
     ) -> Staging:
-        live.activation = max(live.activation, self.ledger.world.capsule(env).activation) + 1
+        live.activation = max(live.activation, self.lives.activation_before(env)) + 1
         identity = Identity(env=env, epoch=epoch, activation=live.activation)
         gate = Gate(
             identity,
