@@ -16,6 +16,7 @@ from statefork.engine.transitions import Phase
 from statefork.journal.codec import Codec
 from statefork.journal.errors import StateforkError
 from statefork.replay import audit as independent
+from statefork.replay.audit import heads as kinds
 from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.heads import Head, Heads
 from statefork.replay.audit.report import Report
@@ -42,7 +43,12 @@ class EngineFold(Checker):
 
     invariant = "I10"
     rule = "the engine's fold is what the rows say"
-    kinds = None
+    kinds = frozenset(
+        {
+            kinds.CREATED, kinds.BEGUN, kinds.DRAINED, kinds.PUBLISHED, kinds.ABORTED, kinds.FORKED, kinds.ACTIVATED,
+            kinds.PARKED, kinds.RETIRED, kinds.ANSWERED, kinds.ACTION_BEGUN,
+        }
+    )  # fmt: skip
 
     def __init__(self, heads: Heads) -> None:
         super().__init__(heads)
@@ -54,8 +60,6 @@ class EngineFold(Checker):
         self._capsules.close()
 
     def look(self, row: Row) -> Iterator[str]:
-        if not row.stream.startswith(("env/", "act/")):
-            return
         env = row.text("env")
         if env in self._lost:
             return

@@ -15,6 +15,7 @@ from statefork.replay.audit.rows import Row
 from statefork.replay.audit.spill import open_spill
 
 _SCHEMA = "create table aborted (transition text primary key, env text, op text, at int) without rowid;"
+_ACTED = frozenset({kinds.ACTION_BEGUN, kinds.ACTION_ENDED})
 _USES = frozenset({kinds.ACTIVATED, kinds.ACTION_BEGUN, kinds.INPUT, kinds.EVALUATED})
 
 
@@ -36,6 +37,8 @@ class Aborts(Checker):
 
     def look(self, row: Row) -> Iterator[str]:
         head = self.heads.of(row.text("env"))
+        if row.kind in _ACTED and not (head.unfounded_at or head.aborted_at or head.given_up or head.revoked):
+            return
         match row.kind:
             case kinds.BEGUN | kinds.DRAINED | kinds.PUBLISHED:
                 yield from self._goes_on(row, head)

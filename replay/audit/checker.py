@@ -37,18 +37,17 @@ class Checker:
     def close(self) -> None:
         """Free what the checker holds."""
 
-    def findings(self, row: Row) -> Iterator[Finding]:
-        """What ``look`` says of a row, as findings."""
-        for sentence in self.look(row):
-            self.violations += 1
-            env = row.data.get("env")
-            yield Finding(
-                invariant=self.invariant,
-                position=row.position,
-                stream=row.stream,
-                environment=env if isinstance(env, str) else "",
-                sentence=sentence,
-            )
+    def finding(self, row: Row, sentence: str) -> Finding:
+        """What ``look`` said of a row."""
+        self.violations += 1
+        env = row.data.get("env")
+        return Finding(
+            invariant=self.invariant,
+            position=row.position,
+            stream=row.stream,
+            environment=env if isinstance(env, str) else "",
+            sentence=sentence,
+        )
 
     def last_findings(self) -> Iterator[Finding]:
         """What ``finish`` says, as findings."""

@@ -36,12 +36,13 @@ STOPPED = "engine.stopped/1"
 CONTRACT = "contract.registered/1"
 PROVISIONED = "base.provisioned/1"
 JOURNAL = "journal.created/1"
+ANSWERED = "command.answered/1"
 
 KNOWN = frozenset(
     {
         JOURNAL, STARTED, STOPPED, CONTRACT, PROVISIONED, CREATED, BEGUN, DRAINED, PUBLISHED, ABORTED, FORKED,
         ACTIVATED, PARKED, RETIRED, ACTION_BEGUN, ACTION_ENDED, REVOKED, INPUT, REFUSED, EVALUATED,
-        "command.answered/1", "environment.queued/1", COLLECTED, RECOVERED, "replay.verdict/1",
+        ANSWERED, "environment.queued/1", COLLECTED, RECOVERED, "replay.verdict/1",
     }
 )  # fmt: skip
 
@@ -94,11 +95,15 @@ class Head:
         return bool(self.retired_at)
 
 
+_NOBODY = Head(env="")
+
+
 class Heads:
     """Fed with every row *after* the checkers have seen it."""
 
     def __init__(self) -> None:
         self._heads: Kept[Head] = Kept()
+        self._last = _NOBODY  # the one that was asked for last: several checkers ask for it at each row
         self.versions = Versions()  # every sealed version that a manifest has named so far
         self.journal = ""  # its id
         self.position = 0  # of the last row
@@ -109,6 +114,7 @@ class Heads:
         return len(self._heads)
 
     def __iter__(self) -> Iterator[Head]:
+        self._last = _NOBODY
         for head in self._heads.values():
             yield self._present(head)
 
@@ -119,8 +125,13 @@ class Heads:
 
     def of(self, env: str) -> Head:
         """The standing of an environment; an empty one when nothing was said of it yet."""
+        if env == self._last.env and self._last.run == self.run:
+            return self._last
         found = self._heads.get(env)
-        return self._present(found) if found is not None else Head(env=env, run=self.run)
+        if found is None:
+            return Head(env=env, run=self.run)
+        self._last = self._present(found)
+        return self._last
 
     def _present(self, head: Head) -> Head:
         if head.run != self.run:  # whatever was bound died with the engine before, and leases are counted anew
@@ -141,11 +152,10 @@ class Heads:
         if not row.stream.startswith(("env/", "act/")):
             return
         env = row.text("env")
-        head = self._heads.get(env)
-        if head is None:
-            head = Head(env=env, run=self.run)
+        head = self.of(env)
+        if head is not self._last:
             self._heads.put(env, head)
-        self._take(self._present(head), row)
+        self._take(head, row)
 
     def _take(self, head: Head, row: Row) -> None:
         match row.kind:

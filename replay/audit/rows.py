@@ -7,10 +7,34 @@ it never counts as keeping a rule. What can be judged without reading it (its pl
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from statefork.replay.audit.report import Unreadable
+
+
+class _Decoder(threading.local):
+    """JSON that tells of keys that an object names twice. Made once for each thread: making one takes long."""
+
+    def __init__(self) -> None:
+        self._twice: list[str] = []
+        self._decode = json.JSONDecoder(object_pairs_hook=self._pairs).decode
+
+    def decode(self, raw: bytes, twice: list[str]) -> Any:
+        """The value. ``twice`` is given the keys."""
+        self._twice = twice
+        return self._decode(raw.decode())
+
+    def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            names = [name for name, _ in pairs]
+            self._twice += sorted({name for name in names if names.count(name) > 1})
+        return made
+
+
+_DECODER = _Decoder()
 
 
 class Row:
@@ -29,7 +53,7 @@ class Row:
         self.data: dict[str, Any] = {}
         self.kind = ""
         try:
-            data = json.loads(raw, object_pairs_hook=self._pairs)
+            data = _DECODER.decode(raw, self.twice)
         except (ValueError, RecursionError) as error:
             self.broken = f"the event is not JSON: {error}"
             return
@@ -38,36 +62,36 @@ class Row:
         else:
             self.broken = "the event is not an object with a type"
 
-    def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs):
-            names = [name for name, _ in pairs]
-            self.twice += sorted({name for name in names if names.count(name) > 1})
-        return made
-
-    def _field(self, name: str, kind: type, default: Any) -> Any:
-        value = self.data.get(name, default)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise Unreadable(f"{self.kind} has no usable field {name!r}", position=self.position)
-        return value
+    def _unusable(self, name: str) -> Unreadable:
+        return Unreadable(f"{self.kind} has no usable field {name!r}", position=self.position)
 
     def text(self, name: str, default: str | None = None) -> str:
         """A text field."""
-        return str(self._field(name, str, default))
+        value = self.data.get(name, default)
+        if type(value) is str:
+            return value
+        raise self._unusable(name)
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A whole-number field."""
-        return int(self._field(name, int, default))
+        """A whole-number field; true and false are no numbers."""
+        value = self.data.get(name, default)
+        if type(value) is int:
+            return value
+        raise self._unusable(name)
 
     def table(self, name: str) -> Mapping[str, Any]:
         """An object field."""
-        found: Mapping[str, Any] = self._field(name, dict, {})
-        return found
+        value: Any = self.data.get(name, {})
+        if type(value) is dict:
+            return value
+        raise self._unusable(name)
 
     def items(self, name: str) -> list[Any]:
         """A list field."""
-        found: list[Any] = self._field(name, list, [])
-        return found
+        value: Any = self.data.get(name, [])
+        if type(value) is list:
+            return value
+        raise self._unusable(name)
 
     def sealed(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """The sealed versions that a manifest names, with their resources. What is none is a finding of I4."""

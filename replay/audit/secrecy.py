@@ -20,11 +20,11 @@ from statefork.replay.audit.rows import Row
 from statefork.replay.audit.spill import open_spill
 
 # A ticket is "1.<identity>.<MAC>": JSON and 32 bytes, both in base64 as it is used in addresses.
-_TICKET = re.compile(rb"(?<![A-Za-z0-9_.-])1\.([A-Za-z0-9_-]{8,})\.[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
+_TICKET = re.compile(rb"1\.([A-Za-z0-9_-]{8,})\.[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 _RESERVED = "statefork-"  # headers of the gateway's own, which no client's request may bear
 _SECRETS = re.compile(r"ticket|secret|password|passwd|token|private|(^|_)key(_|$)|credential|address|identity")
 _SCHEMA = "create table lease (lease int primary key, env text, at int) without rowid;"
-_LEASED = frozenset({kinds.ACTION_BEGUN, kinds.INPUT, kinds.EVALUATED, kinds.REVOKED})
+_LEASED = frozenset({kinds.ACTION_BEGUN, kinds.INPUT, kinds.EVALUATED})
 
 
 class Secrecy(Checker):

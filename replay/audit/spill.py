@@ -22,17 +22,18 @@ def open_spill(schema: str) -> sqlite3.Connection:
     spill.execute("pragma journal_mode = off")
     spill.execute("pragma synchronous = off")
     spill.executescript(schema)
+    spill.execute("begin")  # for good: what is not committed needs no file as long as it fits into the cache
     return spill
 
 
 class Kept(Generic[V]):
-    """A mapping from text to records of any number, of which only those used last are in memory.
+    """A mapping from text to any number of records, of which only some are in memory.
 
-    A record that was got may be changed in place until HOT_MAX others were used: the caller holds it for one row.
+    A record that was got may be changed in place while the caller asks for a few others: it holds one for one row.
     """
 
     def __init__(self, hot_max: int = HOT_MAX) -> None:
-        self._hot: dict[str, V] = {}  # those used last stand at the end
+        self._hot: dict[str, V] = {}  # those that were asked for last, when they were not here, stand at the end
         self._hot_max = hot_max
         self._count = 0
         self._spilt = False
@@ -48,19 +49,21 @@ class Kept(Generic[V]):
 
     def get(self, key: str) -> V | None:
         """The record, if there is one."""
-        found = self._hot.pop(key, None)
+        found = self._hot.get(key)
         if found is None and self._spilt:
             row = self._spill.execute("select record from kept where key = ?", (key,)).fetchone()
-            found = None if row is None else pickle.loads(row[0])
-        if found is not None:
-            self._warm(key, found)
+            if row is not None:
+                found = pickle.loads(row[0])
+                self._warm(key, found)
         return found
 
     def put(self, key: str, record: V) -> None:
         """Keep a record under a key, in place of the one before."""
+        if key in self._hot:
+            self._hot[key] = record
+            return
         if self.get(key) is None:
             self._count += 1
-        self._hot.pop(key, None)
         self._warm(key, record)
 
     def drop(self, key: str) -> None:
@@ -87,13 +90,11 @@ class Kept(Generic[V]):
             self._cool(self._hot_max // 2)
 
     def _cool(self, keep: int) -> None:
-        """Move all but the ``keep`` records that were used last out of memory."""
+        """Move all but the last ``keep`` records out of memory."""
         leaving = list(self._hot)[: len(self._hot) - keep]
         if not leaving:
             return
         self._spilt = True
-        self._spill.execute("begin")
         self._spill.executemany(
             "insert or replace into kept values (?, ?)", [(key, pickle.dumps(self._hot.pop(key), 5)) for key in leaving]
         )
-        self._spill.execute("commit")
