@@ -13,6 +13,7 @@ that once had the same number lies on an abandoned branch, told apart by its gen
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -128,6 +129,8 @@ _CONTROL = (
     | EnvironmentRetired
     | CommandAnswered
 )
+_OF_ENVIRONMENT = ActionBegun | _CONTROL
+_FOLDED = frozenset(get_args(_OF_ENVIRONMENT | JournalCreated | EngineStarted | ContractRegistered | BaseProvisioned))
 
 
 def evolve(capsule: Capsule | None, event: Event) -> Capsule | None:
@@ -239,7 +242,9 @@ class World:
 
     def apply(self, event: Event) -> None:
         """Take one event into account, in journal order."""
-        if isinstance(event, ActionBegun | _CONTROL):
+        if type(event) not in _FOLDED:
+            return  # most events tell what was done and change nothing here
+        if isinstance(event, _OF_ENVIRONMENT):
             env = event.env
             after = evolve(self.environments.get(env), event)
             if after is None:

@@ -238,7 +238,10 @@ class EventFile:
                 raise corrupt(position, f"it stands behind position {last}")
             if type(version) is not int or not (type(name) is type(data) is type(digest) is bytes):
                 raise corrupt(position, "a column holds a value of another type")
-            named, text = name.decode(errors="replace"), digest.decode(errors="replace")
+            try:
+                named, text = name.decode(), digest.decode()
+            except UnicodeDecodeError as error:
+                raise corrupt(position, "a column holds bytes that are no text") from error
             check(position, named, version, data, text, fresh)
             event = decode(data, position=position)
             events.append(Recorded(position=position, stream=named, version=version, event=event, hash=text))

@@ -37,7 +37,7 @@ class Append(msgspec.Struct, frozen=True):
     expected: Expected = ANY
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event in its place. ``position`` is global, from 1, without holes; ``version`` is per stream, from 1.
 
     ``hash`` chains the stream: it covers the previous hash of the same stream, stream, version and the event's bytes.
