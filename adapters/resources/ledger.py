@@ -23,13 +23,14 @@ import os
 import secrets
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
+from statefork.adapters.resources.records import BranchRecord, R, Records, SealedRecord
 from statefork.engine.errors import ForeignHandle, ResourceFailed
 from statefork.journal.values import Branch, Handle, Sealed
 
@@ -40,27 +41,6 @@ TRIALS = (".reflink-", ".ticks-")
 _NONCE_BYTES = 6
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-R = TypeVar("R", bound="SealedRecord | BranchRecord")
-
-
-class SealedRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed version. ``fingerprint`` finds a provisioned base again without reading it."""
-
-    handle: Sealed
-    layers: tuple[str, ...]
-    fingerprint: str = ""
-    digest: str = ""
-
-
-class BranchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch over ``over``. ``layers`` are below it; ``upper`` is the layer that it writes, where it has one."""
-
-    handle: Branch
-    over: Sealed  # what it equals at ``mark``: the version it was opened over or last sealed as
-    layers: tuple[str, ...]
-    upper: str = ""
-    mark: str = ""
 
 
 def readable(text: str) -> str:
@@ -79,8 +59,9 @@ class Ledger:
         self.journal = journal
         self._lock = threading.RLock()
         self._loaded = False
-        self._sealed: dict[str, SealedRecord] = {}
-        self._branches: dict[str, BranchRecord] = {}
+        self._uses: Counter[str] = Counter()  # of layers, by this journal's records
+        self._sealed = Records(SealedRecord, self._uses)
+        self._branches = Records(BranchRecord, self._uses)
         self._foreign_layers: set[str] = set()  # what other journals' records name: kept, never shown
         self._foreign_branches: set[str] = set()
         self._pins: dict[str, int] = {}  # layers in use by work under way
@@ -152,13 +133,13 @@ class Ledger:
     def by_fingerprint(self, fingerprint: str) -> SealedRecord | None:
         """The provisioned base with this fingerprint."""
         with self._opened():
-            return next((r for r in self._sealed.values() if r.fingerprint == fingerprint), None)
+            return next((r for r in self._sealed if r.fingerprint == fingerprint), None)
 
     def put_sealed(self, record: SealedRecord) -> Sealed:
         """Write a version's record; the same version again replaces it."""
         with self._opened():
             self._write("sealed", record.handle.version, record)
-            self._sealed[record.handle.version] = record
+            self._sealed.put(record)
         if self.on_sealed is not None:
             self.on_sealed(record.layers)
         return record.handle
@@ -166,13 +147,13 @@ class Ledger:
     def put_branch(self, record: BranchRecord) -> None:
         """Write a branch's record; the same branch again replaces it. It holds here even where writing it fails."""
         with self._opened():
-            self._branches[record.handle.id] = record
+            self._branches.put(record)
             self._write("branches", record.handle.id, record)
 
     def note_mark(self, handle: Branch, mark: str) -> None:
         """Remember what a branch just opened looks like. Not on disk: whoever finds it later takes it as changed."""
         with self._opened():
-            self._branches[handle.id] = msgspec.structs.replace(self._branches[handle.id], mark=mark)
+            self._branches.put(msgspec.structs.replace(self.branch(handle), mark=mark))
 
     def kept(self, record: BranchRecord) -> Sealed:
         """The version that an unchanged branch equals; recorded anew where it was discarded meanwhile."""
@@ -184,7 +165,7 @@ class Ledger:
     def drop_sealed(self, version: str) -> None:
         """Forget a version and remove the layers that nothing else names. Idempotent."""
         with self._opened():
-            record = self._sealed.pop(version, None)
+            record = self._sealed.pop(version)
             self._record_path("sealed", version).unlink(missing_ok=True)
             self._collect(record.layers if record else ())
 
@@ -192,20 +173,21 @@ class Ledger:
         """Forget a branch, its working files and the layers that nothing else names. Idempotent."""
         with self._opened():
             remove_tree(self.workplace(branch))
-            record = self._branches.pop(branch, None)
+            record = self._branches.pop(branch)
             self._record_path("branches", branch).unlink(missing_ok=True)
-            self._collect((*record.layers, record.upper) if record else ())
+            self._collect(record.named if record else ())
 
-    def handles(self) -> list[Handle]:
-        """Everything of this journal that exists."""
+    def handles(self) -> Iterator[Handle]:
+        """Everything of this journal that exists now."""
         with self._opened():
-            sealed: list[Handle] = [record.handle for record in self._sealed.values()]
-            return sealed + [record.handle for record in self._branches.values()]
+            return itertools.chain(
+                (record.handle for record in iter(self._sealed)), (record.handle for record in iter(self._branches))
+            )
 
     def branches(self) -> list[BranchRecord]:
         """The records of all branches of this journal."""
         with self._opened():
-            return list(self._branches.values())
+            return list(self._branches)
 
     def check(self, handle: Handle) -> None:
         """Raise ForeignHandle or ResourceFailed unless the handle is of this journal and resource."""
@@ -261,19 +243,12 @@ class Ledger:
             self._collect(layers)
 
     def _collect(self, layers: Sequence[str]) -> None:
-        needed = self._needed()
         for layer in layers:
-            if layer and layer not in needed:
+            if layer and not self._is_needed(layer):
                 remove_tree(self.layer(layer))
 
-    def _needed(self) -> set[str]:
-        needed = self._foreign_layers | set(self._pins)
-        for record in self._sealed.values():
-            needed.update(record.layers)
-        for branch in self._branches.values():
-            needed.update(branch.layers)
-            needed.add(branch.upper)
-        return needed
+    def _is_needed(self, layer: str) -> bool:
+        return layer in self._uses or layer in self._pins or layer in self._foreign_layers
 
     # -- disk -------------------------------------------------------------------------------------------------
 
@@ -293,8 +268,8 @@ class Ledger:
         left += [(self.root / folder).glob("*.partial") for folder in ("sealed", "branches")]
         for path in itertools.chain(*left):
             path.unlink(missing_ok=True)
-        self._read("sealed", SealedRecord, lambda r: self._sealed.__setitem__(r.handle.version, r))
-        self._read("branches", BranchRecord, lambda r: self._branches.__setitem__(r.handle.id, r))
+        self._read("sealed", SealedRecord, self._sealed.put)
+        self._read("branches", BranchRecord, self._branches.put)
         self._sweep()
 
     def _read(self, folder: str, kind: type[R], keep: Callable[[R], None]) -> None:
@@ -310,16 +285,14 @@ class Ledger:
             if record.handle.journal == self.journal:
                 keep(record)
             else:
-                self._foreign_layers.update(record.layers)
+                self._foreign_layers.update(record.named)
                 if isinstance(record, BranchRecord):
-                    self._foreign_layers.add(record.upper)
-                    self._foreign_branches.add(record.handle.id)
+                    self._foreign_branches.add(record.name)
 
     def _sweep(self) -> None:
         """Remove layers and workplaces without a record: a crash came between making and recording them."""
-        needed = self._needed()
         for path in (self.root / "layers").iterdir():
-            if path.name not in needed:
+            if not self._is_needed(path.name):
                 remove_tree(path)
         for path in (self.root / "branches").iterdir():
             if path.is_dir() and path.name not in self._branches and path.name not in self._foreign_branches:

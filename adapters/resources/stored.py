@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from statefork.adapters.resources.common import failures_told, in_thread
-from statefork.adapters.resources.ledger import Ledger, SealedRecord
+from statefork.adapters.resources.ledger import Ledger
+from statefork.adapters.resources.records import SealedRecord
 from statefork.adapters.resources.sums import Summing
 from statefork.engine.errors import ContractError
 from statefork.engine.ports import Change, Usage
@@ -18,6 +19,7 @@ from statefork.journal.values import Binding, Branch, Handle, Sealed
 
 BLOCK_BYTES = 512  # the unit of st_blocks
 _CHANGES_AT_A_TIME = 200
+_HANDLES_AT_A_TIME = 1_000
 
 
 class StoredResource(ABC):
@@ -72,8 +74,10 @@ class StoredResource(ABC):
 
     async def inventory(self) -> AsyncIterator[Handle]:
         """Every version and branch of this journal."""
-        for handle in await in_thread(self._ledger.handles):
-            yield handle
+        found = await in_thread(self._ledger.handles)
+        while batch := await in_thread(lambda: list(islice(found, _HANDLES_AT_A_TIME))):
+            for handle in batch:
+                yield handle
 
     async def digest(self, sealed: Sealed) -> str:
         """Of the content; computed once, then kept in the version's record."""

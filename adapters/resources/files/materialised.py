@@ -20,7 +20,7 @@ from statefork.adapters.resources.files.layers import Layers
 from statefork.adapters.resources.files.strategy import Cut
 from statefork.adapters.resources.files.ticks import settle_ticks
 from statefork.adapters.resources.files.tree import DIRECTORY, ROOT, TRUSTED, WHITEOUT, Entry, Index, scan, walk
-from statefork.adapters.resources.ledger import BranchRecord
+from statefork.adapters.resources.records import BranchRecord
 
 Stamp = tuple[int, ...]
 Stamps = dict[str, Stamp]

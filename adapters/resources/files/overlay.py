@@ -25,7 +25,8 @@ from statefork.adapters.resources.files.mounts import Overlay, detach, mount_ove
 from statefork.adapters.resources.files.strategy import Cut
 from statefork.adapters.resources.files.tree import ROOT, Marks, scan
 from statefork.adapters.resources.holders import Holder, mappers, openers, told
-from statefork.adapters.resources.ledger import BranchRecord, remove_tree
+from statefork.adapters.resources.ledger import remove_tree
+from statefork.adapters.resources.records import BranchRecord
 from statefork.engine.errors import ResourceBusy
 from statefork.engine.ports import Strategy
 

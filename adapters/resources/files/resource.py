@@ -19,7 +19,8 @@ from statefork.adapters.resources.files.overlay import release_mounts
 from statefork.adapters.resources.files.probe import Choice, choose
 from statefork.adapters.resources.files.strategy import TreeStrategy
 from statefork.adapters.resources.files.tree import Node, scan, tree_digest, walk
-from statefork.adapters.resources.ledger import BranchRecord, Ledger, SealedRecord, sync_file_system
+from statefork.adapters.resources.ledger import Ledger, sync_file_system
+from statefork.adapters.resources.records import BranchRecord, SealedRecord
 from statefork.adapters.resources.reflink import shared_bytes
 from statefork.adapters.resources.stored import BLOCK_BYTES, StoredResource
 from statefork.engine.errors import NotReady, ResourceFailed, StateforkError

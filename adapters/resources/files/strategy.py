@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from statefork.adapters.resources.ledger import BranchRecord
+from statefork.adapters.resources.records import BranchRecord
 from statefork.engine.ports import Strategy
 
 

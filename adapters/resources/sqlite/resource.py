@@ -11,7 +11,8 @@ from typing import Literal
 import msgspec
 
 from statefork.adapters.resources.common import failures_told, in_thread, pulse
-from statefork.adapters.resources.ledger import BranchRecord, Ledger, SealedRecord, sync_file
+from statefork.adapters.resources.ledger import Ledger, sync_file
+from statefork.adapters.resources.records import BranchRecord, SealedRecord
 from statefork.adapters.resources.reflink import ReflinkProbe, copy_bytes, probe_reflink, shared_bytes
 from statefork.adapters.resources.sqlite.content import changes, content_digest
 from statefork.adapters.resources.sqlite.hold import Hold
