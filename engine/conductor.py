@@ -191,10 +191,17 @@ class Conductor(Turns):
     @in_own_task
     async def activate(self, env: str) -> None:
         """Bind and probe a parked environment, once it has a slot. Does nothing where it serves already."""
-        async with self.seating.claim(env) if self.needs_slot(env) else nullcontext(), self._turn(env) as live:
+        while not await self._activated(env, claimed=self.needs_slot(env)):
+            pass  # it gave its slot away while this waited for its turn
+
+    async def _activated(self, env: str, *, claimed: bool) -> bool:
+        """Whether it is done; not so where no slot was claimed, for the environment had one, and it has none now."""
+        async with self.seating.claim(env) if claimed else nullcontext(), self._turn(env) as live:
             capsule = self.usable(env)
             if capsule.phase is Phase.SERVING:
-                return
+                return True
+            if not claimed and self.needs_slot(env):
+                return False
             timer = Timer(self.ledger.clock.monotonic)
             decide(capsule, Activate(env=env, at=0.0, activation=capsule.activation + 1))  # or say why not
             staging = self._staging(live, env, capsule.generation, capsule.epoch, capsule.head.manifest, timer)
@@ -216,6 +223,7 @@ class Conductor(Turns):
                 add_facts(error, env, "activate", capsule.generation)
                 raise
             self._serve(live, staged)
+            return True
 
     @in_own_task
     async def retire(self, env: str, drain: DrainPolicy | None = None, *, note: Note | None = None) -> None:

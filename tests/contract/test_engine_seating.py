@@ -332,3 +332,19 @@ async def test_who_comes_while_an_environment_gives_way_is_served_when_it_has_a_
             pause.go_on.set()
         await kernel.activate("a")
         assert house.content(kernel, "a")["k"] == "late"
+
+
+async def test_who_is_asked_for_just_while_it_gives_way_waits_for_a_slot_as_everybody() -> None:
+    pause = Pause("page", "seal")
+    async with open_house(1, hook=pause) as (_, kernel):
+        await kernel.create("a")
+        await put(kernel, "a", "dirty", 1)
+        await kernel.create("b", activate=False)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kernel.activate, "b")
+            await pause.reached.wait()
+            tasks.start_soon(kernel.activate, "a")  # it is bound still, and waits for its turn
+            await anyio.wait_all_tasks_blocked()
+            pause.go_on.set()
+        assert kernel.slots.taken == tuple(bound(kernel))
+        assert len(bound(kernel)) == 1
