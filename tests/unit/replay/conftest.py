@@ -9,7 +9,7 @@ from tests.unit.replay.story import Story
 
 @pytest.fixture
 def story() -> Story:
-    """A clean history with everything in it: actions, a snapshot, a restore, a fork, a clone, an evaluation, an abort."""
+    """A clean history with everything in it: actions, a snapshot, a restore, forks, an evaluation, an abort."""
     told = Story()
     told.create("a")
     told.act("a")

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 from typing import Any
 
-from statefork.journal.codec import Codec
-from statefork.journal.log import Recorded
-from statefork.replay.audit.report import Report
-from statefork.replay.audit.rows import Row
-from statefork.replay.audit.run import Audit
+from tests.unit.replay.told import Told
 
 CONTRACT = """
 [contract]
@@ -25,11 +19,11 @@ depends_on = ["db"]
 """
 
 
-class Story:
-    """Tells events in journal order. ``events`` may be changed before ``rows`` gives them places and hashes."""
+class Story(Told):
+    """Tells events in journal order."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        super().__init__()
         self.heads: dict[str, dict[str, int]] = {}
         self.manifests: dict[tuple[str, int], dict[str, Any]] = {}
         self.leases = 0
@@ -318,53 +312,6 @@ class Story:
         """Generation, epoch and activation now."""
         head = self.heads[env]
         return {key: head[key] for key in ("generation", "epoch", "activation")}
-
-    def find(self, kind: str, nth: int = -1, env: str = "") -> dict[str, Any]:
-        """An event that was told, the last of its kind unless ``nth`` says otherwise."""
-        found = [event for _, event in self.events if event["type"] == kind]
-        return [event for event in found if not env or event["env"] == env][nth]
-
-    def drop(self, event: dict[str, Any]) -> None:
-        """Leave an event out, as if it had never been told."""
-        self.events = [item for item in self.events if item[1] is not event]
-
-    def move(self, event: dict[str, Any], before: dict[str, Any]) -> None:
-        """Tell an event earlier."""
-        (item,) = [item for item in self.events if item[1] is event]
-        self.events.remove(item)
-        at = next(index for index, other in enumerate(self.events) if other[1] is before)
-        self.events.insert(at, item)
-
-    def rows(self) -> list[Row]:
-        """The journal, every hash right."""
-        rows = []
-        tails: dict[str, tuple[int, str]] = {}
-        for position, (stream, event) in enumerate(self.events, 1):
-            version, previous = tails.get(stream, (0, "0" * 64))
-            raw = json.dumps(event, separators=(",", ":")).encode()
-            version += 1
-            digest = hashlib.sha256(f"{previous}\n{stream}\n{version}\n".encode() + raw).hexdigest()
-            tails[stream] = (version, digest)
-            rows.append(Row(position=position, stream=stream, version=version, digest=digest, raw=raw))
-        return rows
-
-    def recorded(self) -> list[Recorded]:
-        """The journal as its readers see it."""
-        codec = Codec()
-        return [
-            Recorded(
-                position=row.position,
-                stream=row.stream,
-                version=row.version,
-                event=codec.decode(row.raw, position=row.position),
-                hash=row.digest,
-            )
-            for row in self.rows()
-        ]
-
-    def audit(self) -> Report:
-        """What the audit says."""
-        return Audit().run(self.rows())
 
 
 def moment(named: tuple[str, int] | None) -> dict[str, Any] | None:
