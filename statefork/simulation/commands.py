@@ -30,6 +30,7 @@ def _drain(agent: Agent) -> DrainPolicy | None:
 async def _commanded(agent: Agent, what: str, env: str, work: Callable[[], Awaitable[object]]) -> Moment | None:
     """The moment that a command answers with: a published one, of this environment, not older than before."""
     before = agent.truth.models[env].generation if env in agent.truth.models else 0
+    agent.scene.hot = env
     done: Any = await agent.scene.tried(what, work)
     agent.look(env)
     if not isinstance(done, Moment):
@@ -151,6 +152,7 @@ async def fork(agent: Agent, most: int = 2) -> None:
     if not env or not names:
         return
     drain, bind = _drain(agent), agent.random.random() < 0.6
+    agent.scene.hot = env
     with agent.truth.watching(env) as seen:
         born = await agent.scene.tried(
             f"fork {env} into {' '.join(names)}",

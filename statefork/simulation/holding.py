@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import anyio
 
-from statefork.engine.errors import NotReady
 from statefork.engine.kernel import EvaluationContext
 from statefork.engine.leases import Lease, current_lease
 from statefork.engine.ports import AdmissionRequest
@@ -154,18 +153,17 @@ async def judge(agent: Agent) -> None:
 async def request(agent: Agent) -> None:
     """A request through the door of the environment's present activation."""
     if env := agent.env():
-        try:
-            identity = next(iter(agent.kernel.bindings(env).values())).identity
-        except NotReady:
-            return
-        agent.scene.tickets.append(identity)
-        await _admitted(agent, env, identity, "request")
+        identity = agent.ticket(env)
+        if identity is not None:
+            await _admitted(agent, env, identity, "request")
 
 
 async def stale(agent: Agent) -> None:
     """A request with a ticket of some time ago: served only where it is still the present one."""
-    if agent.scene.tickets:
-        identity = agent.random.choice(agent.scene.tickets)
+    env = agent.env()
+    tickets = [one for one in agent.scene.tickets if one.env == env] or agent.scene.tickets
+    if tickets:
+        identity = agent.random.choice(tickets)
         if identity.env not in agent.scene.private:
             await _admitted(agent, identity.env, identity, "request")
 
@@ -179,11 +177,9 @@ async def site(agent: Agent) -> None:
 async def message(agent: Agent) -> None:
     """A message of a connection that lives on: held while the environment is frozen."""
     if env := agent.env():
-        try:
-            identity = next(iter(agent.kernel.bindings(env).values())).identity
-        except NotReady:
-            return
-        await _admitted(agent, env, identity, "websocket-message")
+        identity = agent.ticket(env)
+        if identity is not None:
+            await _admitted(agent, env, identity, "websocket-message")
 
 
 async def _admitted(agent: Agent, env: str, identity: Identity | None, kind: str) -> None:

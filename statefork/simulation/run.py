@@ -107,7 +107,7 @@ class Simulation:
         tasks = trio.lowlevel.current_statistics().tasks_living
         try:
             with anyio.fail_after(LIFE_S), scene.everybody:
-                async with self._opened(check=last) as kernel:
+                async with self._opened(check=idle) as kernel:
                     await self._live(kernel, trouble, idle=idle, last=last)
         except TimeoutError:
             self.truth.fail("progress", f"somebody still waits after {LIFE_S} simulated seconds")
@@ -134,7 +134,7 @@ class Simulation:
             scene.world.disk, before_commit=scene.before_commit, after_commit=scene.after_commit
         ) as memory:
             scene.journal_id = memory.id
-            lying: Journal = LyingJournal(memory, fails=scene.cant_read, rides=self.truth.aborted)  # type: ignore[assignment]  # the rest is the journal's own, by __getattr__
+            lying: Journal = LyingJournal(memory, fails=scene.cant_read, rides=self.truth.aborted)
             async with open_kernel(
                 journal=lying,
                 contract=self.contract,

@@ -9,8 +9,10 @@ from typing import Any
 
 import anyio
 import trio
+from anyio.abc import TaskGroup
 
 from statefork.adapters.resources.memory import Call
+from statefork.engine.collect import GcReport
 from statefork.engine.errors import (
     DrainTimeout,
     EnvironmentExists,
@@ -24,12 +26,13 @@ from statefork.engine.errors import (
     StaleGeneration,
     UnknownEnvironment,
 )
-from statefork.engine.kernel import Kernel
+from statefork.engine.kernel import ActResult, Kernel
 from statefork.journal.errors import JournalUnavailable, StateforkError
-from statefork.journal.values import Branch, Handle, Identity
+from statefork.journal.values import Handle, Identity, Observation
 from statefork.simulation.lying import LyingWorld
+from statefork.simulation.model import Witness
 from statefork.simulation.plan import Plan
-from statefork.simulation.truth import Truth, Witness
+from statefork.simulation.truth import Truth
 
 NEVER_S = 1e6
 """Longer than any run."""
@@ -47,6 +50,23 @@ EXPECTED = (
     UnknownEnvironment,
 )
 """What may come of several who work on the same environments, without any trouble."""
+
+
+def in_short(result: object) -> str:
+    """What a command answered, for the trace."""
+    match result:
+        case ActResult():
+            return f"{result.outcome} {result.error}".rstrip()
+        case Observation():
+            return str(result.value)
+        case list():
+            return ", ".join(str(one.moment or one.error) for one in result)
+        case GcReport():
+            return f"{len(result.collected)} removed, {len(result.failed)} can't be, {result.kept} kept"
+        case None:
+            return "done"
+        case _:
+            return str(result)
 
 
 class Process:
@@ -78,10 +98,11 @@ class Scene:
         self.private: set[str] = set()  # environments that one agent has for itself
         self.pins: dict[str, int] = {}
         self.tickets: list[Identity] = []  # that were good at some time
+        self.hot = ""  # the environment that was commanded last: where things happen
         self.stories: list[Any] = []  # commands with keys that are to be given again
         self.took_s: dict[str, float] = {}  # actions, by what they were about
         self.everybody = trio.CancelScope()  # all that happens in this life
-        self.tasks: trio.Nursery | None = None  # of this life, for what outlives those who began it
+        self.tasks: TaskGroup | None = None  # of this life, for what outlives those who began it
         self.on_death: Callable[[], None] = lambda: None
 
     def tell(self, text: str) -> None:
@@ -131,6 +152,8 @@ class Scene:
     async def call(self, call: Call) -> None:
         """Around every call of a resource."""
         self.boundary(f"{call.when} {call.resource}.{call.method}({call.env})")
+        if self.plan.daemons and call.env:
+            self._daemons(call.env)
         if self.random.random() < 0.15:
             await anyio.sleep(self.seconds(0.01))
         if self.random.random() < self.trouble:
@@ -197,20 +220,16 @@ class Scene:
 
     # --- what works in the background -------------------------------------------------------------------------------
 
-    def bound(self, resource: str, branch: Branch, identity: Identity) -> None:
-        """A store that is bound may get a daemon, which writes into it whenever it is not quiesced."""
-        if self.plan.daemons and resource in self.plan.stores and self.tasks is not None:
-            self.tasks.start_soon(self._daemon, branch, identity)
-
-    async def _daemon(self, branch: Branch, identity: Identity) -> None:
-        for _ in range(20):
-            await anyio.sleep(self.seconds(2))
-            namespace = self.world.branches.get(branch.id)
-            if namespace is None or self.process.dead:
-                return
-            if namespace.quiesced or not self.truth.serves(identity):
-                continue
-            self.world.write(branch.id, "tick", str(self.witness(identity.env, identity.epoch, "daemon")))
+    def _daemons(self, env: str) -> None:
+        """What writes into the stores of an environment that serves, whenever it is not told to be quiet."""
+        model = self.truth.models.get(env)
+        if model is None or not model.serving or self.random.random() < 0.7:
+            return
+        store = self.random.choice(self.plan.stores)
+        branch = self.world.newest.get((store, model.identity), "")
+        namespace = self.world.branches.get(branch)
+        if namespace is not None and not namespace.quiesced and self.truth.is_used(branch):
+            self.world.write(branch, "tick", str(self.witness(env, model.epoch, "daemon")))
 
     # --- what agents do ---------------------------------------------------------------------------------------------
 
@@ -221,7 +240,7 @@ class Scene:
         try:
             with anyio.move_on_after(patience_s):
                 result = await work()
-                self.tell(f"{what}: {result}")
+                self.tell(f"{what}: {in_short(result)}")
                 return result
             self.tell(f"{what}: cancelled")
         except StateforkError as error:

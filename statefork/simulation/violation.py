@@ -25,6 +25,7 @@ RULES = {
     "errors": "only those errors come that somebody has cause for",
     "audit": "the independent audit of the journal is clean",
     "progress": "everything ends",
+    "assertion": "the engine's own assertions hold",
 }
 """What is checked. I1 to I11 as in the architecture; the others are the simulation's own."""
 

@@ -9,7 +9,7 @@ import anyio
 
 from statefork.engine.capsule import Phase
 from statefork.engine.kernel import ActResult, Kernel
-from statefork.journal.values import Json
+from statefork.journal.values import Identity, Json
 from statefork.simulation.scene import Scene
 
 Work = Callable[["Agent"], Awaitable[None]]
@@ -51,9 +51,21 @@ class Agent:
     def env(self) -> str:
         """One to work on; empty where there is none."""
         usable = self.usable()
+        if self.scene.hot in usable and self.random.random() < 0.5:
+            return self.scene.hot
         if self._env not in usable or self.random.random() < 0.4:
             self._env = self.random.choice(usable) if usable else ""
         return self._env
+
+    def ticket(self, env: str) -> Identity | None:
+        """That of the environment's present activation; kept, to be tried again later. None where it is parked."""
+        model = self.truth.models.get(env)
+        if model is None or not self.kernel.branches(env):
+            return None
+        identity = next(iter(self.kernel.bindings(env).values())).identity
+        if identity not in self.scene.tickets:
+            self.scene.tickets.append(identity)
+        return identity
 
     def epoch(self, env: str) -> int:
         """The epoch that a writer would name now."""
@@ -76,6 +88,7 @@ class Agent:
 
     async def put(self, env: str, store: str, key: str, *, timeout_s: float | None = None) -> None:
         """Write a witness by an action; what is said to be written must be so."""
+        self.ticket(env)
         witness = self.scene.witness(env, self.epoch(env), "act")
         action: dict[str, Json] = {"type": "put", "in": store, "key": key, "value": str(witness)}
         result = await self.act(env, action, timeout_s=timeout_s)

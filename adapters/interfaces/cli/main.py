@@ -11,7 +11,21 @@ from typing import Any, NamedTuple
 import typer
 from typer.exceptions import TyperException
 
-from statefork.adapters.interfaces.cli import act, audit, create, demo, doctor, forking, gc, log, ls, replay, show, up
+from statefork.adapters.interfaces.cli import (
+    act,
+    audit,
+    create,
+    demo,
+    doctor,
+    forking,
+    gc,
+    log,
+    ls,
+    replay,
+    show,
+    simulate,
+    up,
+)
 from statefork.adapters.interfaces.cli import transitions as moving
 from statefork.adapters.interfaces.cli.faults import (
     EXIT_CANNOT,
@@ -48,7 +62,7 @@ class Verb(NamedTuple):
     panel: str
 
 
-LOOK, RUN, LIVE, PAST = "Look", "Run", "Environments", "The past"
+LOOK, RUN, LIVE, PAST, MAKE = "Look", "Run", "Environments", "The past", "Making statefork"
 
 VERBS: dict[str, Verb] = {
     "doctor": Verb(doctor.doctor, doctor.EXAMPLES, RUN),
@@ -69,6 +83,7 @@ VERBS: dict[str, Verb] = {
     "replay": Verb(replay.replay, replay.EXAMPLES, PAST),
     "audit": Verb(audit.audit, audit.EXAMPLES, PAST),
     "gc": Verb(gc.gc, gc.EXAMPLES, PAST),
+    "simulate": Verb(simulate.simulate, simulate.EXAMPLES, MAKE),
 }
 
 _FREE_WORDS = {"ignore_unknown_options": True}  # fields of an action look like options
