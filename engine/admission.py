@@ -78,9 +78,10 @@ class Admitted:
     async def _held_back(self, gate: Gate) -> bool:
         """Wait for what comes, where that is right; True when it should be looked for again.
 
-        A page's own requests are refused at once: a page that waits for an answer can't be captured.
+        What somebody caused who is still at work is never held: the freeze waits for him, and he waits for his answer. A
+        page's own requests are refused at once: a page that waits for an answer can't be captured.
         """
-        if gate.cause("action", "staging") is not None:
+        if gate.cause("action", "staging", "evaluation") is not None:
             return False
         if self._request.kind in _HELD_KINDS:
             await gate.moved()
@@ -107,12 +108,16 @@ class Admitted:
         capsule = conductor.usable(env)
         if capsule.phase is Phase.RETIRED:
             raise EnvironmentRetired(f"{env} has ended", environment=env)
-        if live is None or live.context is None:
+        serving = live.context if live is not None else None
+        if serving is not None and serving.gate.abandoned and serving.gate.cause("evaluation") is None:
+            await conductor.recover(env, serving)
+            serving = None
+        if serving is None:
             await conductor.activate(env)
-            live = conductor.live(env)
-        if live.context is None:
+            serving = conductor.live(env).context
+        if serving is None:
             raise EnvironmentFrozen(f"{env} is not served now", hint="Try again shortly.", environment=env)
-        return live.context
+        return serving
 
     def _stale(self, identity: Identity) -> StateforkError:
         capsule = self._conductor.ledger.world.environments.get(identity.env)

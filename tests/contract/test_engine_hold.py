@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
+from statefork.engine.capsule import Phase
 from statefork.engine.errors import EnvironmentFrozen
-from statefork.engine.kernel import DrainPolicy, Kernel
+from statefork.engine.kernel import DrainPolicy, EvaluationContext, Kernel
 from statefork.journal.events import ActionBegun, GenerationPublished
 from statefork.journal.values import Moment
-from tests.contract.engine_kit import House, Pause, put
+from tests.contract.engine_kit import House, Pause, put, request, until
 
 pytestmark = pytest.mark.anyio
 
@@ -79,3 +80,29 @@ async def test_after_an_abort_who_was_held_is_served_on_the_old_generation() -> 
             pause.go_on.set()
         assert [event.generation for event in await house.events(ActionBegun)] == [1]
         assert [event.generation for event in await house.events(GenerationPublished)] == [1]
+
+
+async def test_what_an_evaluation_asks_for_is_never_held() -> None:
+    """The freeze waits for the evaluation, and that for its answer: held, each would wait for the other."""
+    house = House()
+    frozen, answered = anyio.Event(), anyio.Event()
+
+    async def check(context: EvaluationContext) -> float:
+        await frozen.wait()
+        for kind in ("request", "websocket-message"):
+            async with kernel.admit(request(kernel, "shop", identity=None, kind=kind)) as lease:
+                assert lease.generation == context.generation
+        answered.set()
+        return 1.0
+
+    async with house.open() as kernel:
+        await kernel.create("shop")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kernel.evaluate, "shop", "check", check)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(SWITCHES["reset"], kernel, HOLD)
+            await until(lambda: kernel.environments["shop"].phase is Phase.DRAINING)
+            frozen.set()
+            with anyio.fail_after(2):
+                await answered.wait()
+        assert kernel.environments["shop"].generation == 2
