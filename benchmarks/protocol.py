@@ -1,14 +1,16 @@
 """The protocol under stress, and the proof that the detectors see what they are there for.
 
-    ./dev bench protocol [--switches N] [--clients K] [--json]
+    ./dev bench protocol [--switches N] [--clients K] [--without-pages] [--json]
 
-K clients act on one environment (a SQLite database and a file tree) while it is switched N times between generations
-whose contents differ. Each switch finds one operation in flight, and one is sent inside its freeze. An operation notes
-in a row that it began, reads the database's mark, later reads the mark in the files, and notes that it ended: all by
-raw clients at the addresses that are bound at that moment, never by what a lease says of itself.
+K clients judge one environment of the shop (its database, its files, its pages from the shared server) while it is
+switched N times between generations whose contents differ. Each switch finds one operation in flight, and one is sent
+inside its freeze. An operation notes in a row that it began and reads the mark in the database; later it reads the mark
+in the files and the one that the product's page shows, and notes that it ended. All by raw clients (sqlite3, open(),
+HTTP) at the addresses that are bound at that moment, never by what a lease says of itself.
 
-``mixed``: the two marks differ, so the operation saw two generations. ``in_flight``: when the publish was decided, the
-old database held an operation that had begun and not ended.
+``mixed``: the marks differ, so the operation saw two generations. ``in_flight``: when the publish was decided, the old
+database held an operation that had begun and not ended. ``--without-pages`` leaves the server out, for very many
+switches.
 
 * ``full``: the whole protocol, newcomers refused. Must be 0 mixed, 0 in flight, N of N newcomers refused.
 * ``hold``: the same, newcomers held. Must be 0, 0, and N of N served on the new generation.
@@ -23,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import sqlite3
 import statistics
 import sys
@@ -35,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import psutil
 
 import statefork
@@ -43,7 +47,7 @@ from statefork.engine import kernel as kernel_module
 from statefork.engine.commands import Publish
 from statefork.engine.conductor import Conductor
 from statefork.engine.errors import EnvironmentFrozen
-from statefork.engine.kernel import DrainPolicy, Kernel
+from statefork.engine.kernel import DrainPolicy, EvaluationContext, Kernel
 from statefork.engine.live import Run, Timer
 from statefork.engine.staging import Context
 from statefork.journal.values import Component, Moment
@@ -51,25 +55,43 @@ from statefork.journal.values import Component, Moment
 ENV = "shop"
 MARKS = 8  # generations that are switched between; neighbours always differ
 DIRECT_SWITCHES_MAX = 100
-CONTRACT = """
+STORES = """
 [contract]
 name = "witnesses"
+build = "statefork.worlds.shop.build"
 
 [resources.db]
 adapter = "sqlite"
-base = "base.sqlite3"
+base = "shop.sqlite3"
 
 [resources.media]
 adapter = "files"
 base = "media"
+
+[resources.search]
+adapter = "files"
+base = "search"
 """
+PAGES = """
+[resources.shop]
+adapter = "web"
+stack = "django"
+settings = "statefork.worlds.shop.settings"
+host = "shop.example"
+durability = "derived"
+depends_on = ["db", "media", "search"]
+stores = { database = "db", media = "media", search = "search" }
+"""
+PRODUCT = "SELECT id, slug FROM catalogue_product WHERE structure = 'standalone' ORDER BY id LIMIT 1"
 
 
 class Scene:
     """What detectors and clients share: the raw stores of the one environment, and the state of the present switch."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pages: bool) -> None:
         self.kernel: Kernel
+        self.pages = pages
+        self.product = (0, "")
         self.mixed = 0
         self.in_flight = 0
         self.done = 0
@@ -85,7 +107,7 @@ class Scene:
     def database(self, bindings: Mapping[str, Any] | None = None) -> closing[sqlite3.Connection]:
         path = (bindings or self.kernel.bindings(ENV))["db"].address["path"]
         raw = sqlite3.connect(path, isolation_level=None, timeout=20)
-        raw.execute("PRAGMA synchronous = OFF")  # or the clients' waits for the disk would stop the engine's loop
+        raw.execute("PRAGMA synchronous = OFF")  # what is measured is not how long these clients wait for the disk
         return closing(raw)
 
     def row_mark(self) -> str:
@@ -95,17 +117,37 @@ class Scene:
     def file_mark(self) -> str:
         return (Path(str(self.kernel.bindings(ENV)["media"].address["path"])) / "mark").read_text()
 
-    def begin(self) -> tuple[int, str]:
-        number = next(self.numbers)
-        with self.database() as raw:
-            raw.execute("INSERT INTO operations (number, step) VALUES (?, 'began')", (number,))
-            return number, str(raw.execute("SELECT mark FROM world").fetchone()[0])
+    async def page_mark(self) -> str:
+        """The mark in the title of the product's page, by a client that knows only the environment's address."""
+        base = str(self.kernel.bindings(ENV)["shop"].address["base_url"])
+        number, slug = self.product
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            page = (await client.get(f"{base}/catalogue/{slug}_{number}/")).raise_for_status().text
+        found = re.search(r"mark-[0-9]+", page)
+        return found.group() if found else ""
 
-    def end(self, number: int, mark: str) -> None:
-        self.mixed += self.file_mark() != mark
-        with self.database() as raw:
-            raw.execute("INSERT INTO operations (number, step) VALUES (?, 'ended')", (number,))
+    async def begin(self) -> tuple[int, str]:
+        """Note the beginning of an operation; its number, and the mark that it read."""
+        number = next(self.numbers)
+
+        def rows() -> str:
+            self.note(number, "began")
+            return self.row_mark()
+
+        return number, await anyio.to_thread.run_sync(rows)
+
+    async def end(self, number: int, mark: str) -> None:
+        """Look at the rest of the world, and note the end."""
+        seen = {mark, await anyio.to_thread.run_sync(self.file_mark)}
+        if self.pages:
+            seen.add(await self.page_mark())
+        self.mixed += len(seen) > 1
+        await anyio.to_thread.run_sync(self.note, number, "ended")
         self.done += 1
+
+    def note(self, number: int, step: str) -> None:
+        with self.database() as raw:
+            raw.execute("INSERT INTO operations (number, step) VALUES (?, ?)", (number, step))
 
     def unfinished(self, context: Context) -> int:
         """Operations that the context's database knows the beginning of and not the end."""
@@ -162,80 +204,96 @@ class DirectPublish(Watched):
         await super()._close(context)
 
 
-def lay_bases(folder: Path) -> Path:
-    """The contract and its two bases."""
-    folder.mkdir()
-    (folder / "media").mkdir()
-    (folder / "media" / "mark").write_text("base")
-    with closing(sqlite3.connect(folder / "base.sqlite3")) as raw:
-        raw.executescript(
-            "CREATE TABLE world (mark TEXT); INSERT INTO world VALUES ('base');"
-            "CREATE TABLE operations (number INTEGER, step TEXT);"
-        )
-    contract = folder / "witnesses.toml"
-    contract.write_text(CONTRACT)
-    return contract
-
-
 @asynccontextmanager
-async def opened(folder: Path, conductor: type[Watched]) -> AsyncIterator[tuple[Engine, Scene, list[Moment]]]:
+async def opened(
+    folder: Path, conductor: type[Watched], *, pages: bool
+) -> AsyncIterator[tuple[Engine, Scene, list[Moment]]]:
     """An engine with one environment and the generations that it is switched between."""
-    contract = lay_bases(folder)
-    scene = conductor.scene = Scene()
+    contract = lay_contract(folder, pages=pages)
+    scene = conductor.scene = Scene(pages=pages)
     original, kernel_module.Conductor = kernel_module.Conductor, conductor  # type: ignore[misc]  # the ablation's door
     try:
         async with statefork.open_engine(contract, state=folder / "state") as engine:
             scene.kernel = engine.kernel
             await engine.create(ENV)
+            with scene.database() as raw:
+                raw.executescript(
+                    "CREATE TABLE world (mark TEXT); INSERT INTO world VALUES ('');"
+                    "CREATE TABLE operations (number INTEGER, step TEXT);"
+                )
+                scene.product = raw.execute(PRODUCT).fetchone()
             yield engine, scene, [await marked(scene, f"mark-{number}") for number in range(MARKS)]
     finally:
         kernel_module.Conductor = original  # type: ignore[misc]  # as above
 
 
+def lay_contract(folder: Path, *, pages: bool) -> Path:
+    folder.mkdir()
+    contract = folder / "witnesses.toml"
+    contract.write_text(STORES + (PAGES if pages else ""))
+    return contract
+
+
 async def marked(scene: Scene, mark: str) -> Moment:
     with scene.database() as raw:
         raw.execute("UPDATE world SET mark = ?", (mark,))
+        raw.execute("UPDATE catalogue_product SET title = ? WHERE id = ?", (mark, scene.product[0]))
     (Path(str(scene.kernel.bindings(ENV)["media"].address["path"])) / "mark").write_text(mark)
     return await scene.kernel.snapshot(ENV)
 
 
 async def client(scene: Scene, over: anyio.Event) -> None:
     """Operations, one after the other; who is refused comes again."""
+
+    async def operation(context: EvaluationContext) -> float:
+        number, mark = await scene.begin()
+        await anyio.sleep(0.001)
+        await scene.end(number, mark)
+        return 1.0
+
     while not over.is_set():
         try:
-            async with scene.kernel.lease(ENV, "client"):
-                number, mark = scene.begin()
-                await anyio.sleep(0.0005)
-                scene.end(number, mark)
+            await scene.kernel.evaluate(ENV, "client", operation)
         except EnvironmentFrozen:
-            await anyio.sleep(0.0005)
+            await anyio.sleep(0.001)
 
 
 async def straggler(scene: Scene, begun: anyio.Event, answered: anyio.Event, *, waits_for_publish: bool) -> None:
     """The operation in flight: it ends when the freeze was seen to work, or, where nobody waits for it, too late."""
-    async with scene.kernel.lease(ENV, "straggler"):
-        number, mark = scene.begin()
+
+    async def operation(context: EvaluationContext) -> float:
+        number, mark = await scene.begin()
         begun.set()
         await answered.wait()
         if waits_for_publish:
             await scene.published.wait()
-        scene.end(number, mark)
+        await scene.end(number, mark)
+        return 1.0
+
+    await scene.kernel.evaluate(ENV, "straggler", operation)
 
 
 async def newcomer(scene: Scene, answered: anyio.Event, target: str, told: dict[str, int], *, held: bool) -> None:
     """The operation that is sent inside the freeze."""
+
+    async def operation(context: EvaluationContext) -> float:
+        seen = {await anyio.to_thread.run_sync(mark) for mark in (scene.row_mark, scene.file_mark)}
+        if scene.pages:
+            seen.add(await scene.page_mark())
+        told["on_the_new"] += seen == {target}
+        return 1.0
+
     await scene.draining.wait()
     if held:
         answered.set()
     try:
-        async with scene.kernel.lease(ENV, "newcomer"):
-            told["on_the_new"] += scene.row_mark() == target == scene.file_mark()
+        await scene.kernel.evaluate(ENV, "newcomer", operation)
     except EnvironmentFrozen:
         told["refused"] += 1
     answered.set()
 
 
-async def switches(mode: str, folder: Path, *, count: int, clients: int) -> dict[str, Any]:
+async def switches(mode: str, folder: Path, *, count: int, clients: int, pages: bool) -> dict[str, Any]:
     """One mode, from an empty state directory to its table."""
     direct, hold = mode == "direct publish", mode == "hold"
     kind = DirectPublish if direct else Watched
@@ -243,7 +301,7 @@ async def switches(mode: str, folder: Path, *, count: int, clients: int) -> dict
     told = {"refused": 0, "on_the_new": 0}
     total_ms: list[float] = []
     both = 0
-    async with opened(folder, kind) as (engine, scene, moments):
+    async with opened(folder, kind, pages=pages) as (engine, scene, moments):
         over = anyio.Event()
         async with anyio.create_task_group() as tasks:
             for _ in range(clients):
@@ -338,7 +396,8 @@ def main() -> int:
     """Run all three modes. 1: something was not as it must be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--switches", type=int, default=100, help="of the full protocol; the ablation does at most 100")
-    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--without-pages", action="store_true", help="rows and files only")
     parser.add_argument("--backend", choices=("trio", "asyncio"), default="trio")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
@@ -348,7 +407,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="statefork-bench-") as folder:
         for mode in ("full", "hold", "direct publish"):
             count = min(asked.switches, DIRECT_SWITCHES_MAX) if mode == "direct publish" else asked.switches
-            work = partial(switches, mode, Path(folder) / mode.replace(" ", "-"), count=count, clients=asked.clients)
+            work = partial(
+                switches,
+                mode,
+                Path(folder) / mode.replace(" ", "-"),
+                count=count,
+                clients=asked.clients,
+                pages=not asked.without_pages,
+            )
             tables[mode] = anyio.run(work, backend=asked.backend)
     wrong = faults(tables)
     if asked.json:
