@@ -220,6 +220,7 @@ def _open(
             )
             first = Append(ENGINE_STREAM, (created,))
             writer.commit([prepare((first,), Codec(), Limits(), durable=False)])
+            writer.merge()  # so that whoever loses the log has still the same journal, and not a new one
             sync_folder(path.parent)
         connection = connect_for_reading(path, stack)
         file = EventFile(connection, path, Codec())

@@ -182,8 +182,12 @@ class Writer:
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 self._uncopied_bytes = 0
 
-    def close(self) -> None:
-        """Merge the log into the file, so that the file alone is the whole journal."""
+    def merge(self) -> None:
+        """Copy all of the log into the file, so that the file alone is the whole journal."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def close(self) -> None:
+        """Merge and close."""
+        self.merge()
         self._connection.close()

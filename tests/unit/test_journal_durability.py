@@ -13,10 +13,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from statefork.journal.conformance import assert_sound, everything, note, texts, to
+from statefork.journal.conformance import assert_sound, everything, texts, to
 from statefork.journal.errors import JournalUnavailable
 from statefork.journal.events import RequestRefused
 from statefork.journal.reading import open_sqlite_reader
@@ -139,56 +137,60 @@ def test_a_full_disk_refuses_and_recovers(how: str, words: str, tmp_path: Path) 
     assert result["riders"] == [f"rider {number}" for number in range(200)]
 
 
-class TornLog:
-    """A journal whose log was copied away while it was open, with the log's size after each acknowledged append."""
+SUICIDE = """
+import os, signal, sys, anyio
+from statefork.journal.conformance import note, to
+from statefork.journal.sqlite import open_sqlite_journal
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.file, self.log = folder / "copy.sqlite3", folder / "copy.sqlite3-wal"
-        self.sizes: list[int] = []
-        anyio.run(self._make, backend="trio")
+commits = 0
 
-    async def _make(self) -> None:
-        path = self.folder / "journal.sqlite3"
-        log = self.folder / "journal.sqlite3-wal"
-        async with open_sqlite_journal(path) as journal:
-            for number in range(12):
-                journal.ride("act/a", note("rider"))
-                await journal.append(to("env/a", f"{number}"), to("env/b", "x" * 50 * number))
-                self.sizes.append(log.stat().st_size)
-            shutil.copy(path, self.file)
-            shutil.copy(log, self.log)
+def die_in_the_twentieth():
+    global commits
+    commits += 1
+    if commits == 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with open_sqlite_journal(sys.argv[1], before_commit=die_in_the_twentieth) as journal:
+        async def writer(name):
+            for number in range(100):
+                journal.ride("act/" + name, note(f"{name}.{number}"))
+                await journal.append(to("env/" + name, f"{name}.{number}"), to("env/all", f"{name}.{number}"))
+                os.write(1, f"{name}.{number}\\n".encode())
+
+        async with anyio.create_task_group() as group:
+            for name in "abcdef":
+                group.start_soon(writer, name)
+
+anyio.run(main, backend=sys.argv[2])
+"""
 
 
-@pytest.fixture(scope="module")
-def torn_log(tmp_path_factory: pytest.TempPathFactory) -> TornLog:
-    return TornLog(tmp_path_factory.mktemp("torn"))
-
-
-@given(where=st.floats(0, 1), rubbish=st.binary(max_size=200))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_torn_log_gives_a_prefix_with_everything_acknowledged(
-    torn_log: TornLog, tmp_path: Path, where: float, rubbish: bytes
-) -> None:
-    created = torn_log.sizes[0]
-    data = torn_log.log.read_bytes()
-    cut = int(created + where * (len(data) - created))
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_of_a_group_commit_that_the_kill_met_nothing_is_there(backend: str, tmp_path: Path) -> None:
+    """Killed with all rows of the twentieth commit written, before COMMIT: those before are there, whole, in order."""
     path = tmp_path / "journal.sqlite3"
-    shutil.copy(torn_log.file, path)
-    path.with_name("journal.sqlite3-shm").unlink(missing_ok=True)
-    path.with_name("journal.sqlite3-wal").write_bytes(data[:cut] + rubbish)
+    command = [sys.executable, "-c", SUICIDE, str(path), backend]
+    killed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    acknowledged = killed.stdout.split()
+    assert acknowledged
 
     async def check() -> None:
         async with open_sqlite_journal(path) as journal:
             found = await everything(journal)
             assert_sound(found)
-            kept = await texts(journal, stream="env/a")
-            assert kept == [str(number) for number in range(len(kept))]
-            acknowledged = [number for number, size in enumerate(torn_log.sizes) if size <= cut]
-            assert len(kept) >= len(acknowledged)
-            assert await journal.append(to("env/c", "on we go")) == len(found) + 1
+            at = {(r.stream, r.event.url): r.position for r in found if isinstance(r.event, RequestRefused)}
+            durable = await texts(journal, stream="env/all")
+            assert set(acknowledged) <= set(durable)
+            for text in durable:  # an append is whole, and what rode before it is before it
+                name = text[0]
+                assert at[f"act/{name}", text] < at[f"env/{name}", text] < at["env/all", text]
+            for name in "abcdef":
+                riders = await texts(journal, stream=f"act/{name}")
+                assert riders == [f"{name}.{number}" for number in range(len(riders))]
 
-    anyio.run(check, backend="trio")
+    anyio.run(check, backend=backend)
 
 
 def copied(path: Path, folder: Path) -> Path:
