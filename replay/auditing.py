@@ -6,7 +6,7 @@ compared with what the audit's own account made of it from the raw rows (I10): t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -18,13 +18,14 @@ from statefork.journal.errors import StateforkError
 from statefork.replay import audit as independent
 from statefork.replay.audit import heads as kinds
 from statefork.replay.audit.checker import Checker
+from statefork.replay.audit.follow import follow as follow_independently
 from statefork.replay.audit.heads import Head, Heads
-from statefork.replay.audit.report import Report
+from statefork.replay.audit.report import Finding, Report
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.run import Progress
 from statefork.replay.audit.spill import Kept
 
-__all__ = ["EngineFold", "audit"]
+__all__ = ["EngineFold", "audit", "follow"]
 
 
 def audit(state: str | Path, *, stores: bool = True, world: bool = False, progress: Progress | None = None) -> Report:
@@ -36,6 +37,18 @@ def audit(state: str | Path, *, stores: bool = True, world: bool = False, progre
     reach is named. Never raises for what it finds: what can't be read is in the report.
     """
     return independent.audit(state, stores=stores, world=world, progress=progress, more=(EngineFold,))
+
+
+def follow(
+    state: str | Path,
+    *,
+    told: Callable[[Finding | str], None],
+    idle: Callable[[], bool],
+    looked: Callable[[int, int], bool],
+    stores: bool = True,
+) -> Report:
+    """The same as the journal grows: see :func:`statefork.replay.audit.follow.follow`."""
+    return follow_independently(state, told=told, idle=idle, looked=looked, stores=stores, more=(EngineFold,))
 
 
 class EngineFold(Checker):

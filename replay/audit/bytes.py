@@ -144,11 +144,12 @@ def _sum(path: Path, status: os.stat_result) -> str:
 
 
 def _profile_of(data: bytes) -> bytes | None:
-    """The bytes of the profile within the file of a sealed version; None where they are none."""
+    """The bytes of the profile within the file of a sealed version; None where the file is no such file."""
     if not data.startswith(_PROFILE):
         return None
     text = data[len(_PROFILE) :].decode(errors="surrogateescape")
     try:
+        json.loads(data)
         _, end = json.JSONDecoder().raw_decode(text)
     except ValueError:
         return None

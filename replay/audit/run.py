@@ -136,6 +136,10 @@ class Audit:
         if sentence not in self._unreadable and len(self._unreadable) < _UNREADABLE_MAX:
             self._unreadable.append(sentence)
 
+    def note(self, sentence: str) -> None:
+        """Something to be told that breaks no rule."""
+        self._notes.append(sentence)
+
     @property
     def unreadable(self) -> tuple[str, ...]:
         """What could not be read so far."""

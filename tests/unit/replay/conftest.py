@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+import anyio
 import pytest
 
 from tests.unit.replay.story import Story
+from tests.unit.replay.true_state import live
 
 
 @pytest.fixture
@@ -40,3 +45,22 @@ def story() -> Story:
 def new_story() -> type[Story]:
     """For tests that tell their own."""
     return Story
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state directory that every test gets a copy of."""
+    state = tmp_path_factory.mktemp("audit") / "state"
+    state.mkdir()
+    anyio.run(live, state, backend="trio")
+    return state
+
+
+@pytest.fixture
+def state(template: Path, tmp_path: Path) -> Path:
+    """A true state directory, to be damaged."""
+    for name in ("notes.sqlite3", "media"):  # the bases, for those who open an engine on it
+        source = template.parent / name
+        copy = shutil.copytree if source.is_dir() else shutil.copyfile
+        copy(source, tmp_path / name)
+    return Path(shutil.copytree(template, tmp_path / "state", symlinks=True))

@@ -3,85 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
 
-from statefork.adapters.resources import memory, sqlite
-from statefork.engine.contract import parse_contract
-from statefork.engine.kernel import open_kernel
-from statefork.engine.ports import Services
 from statefork.journal.store import open_state
-from statefork.journal.values import Moment
 from statefork.replay.audit import Report, journal_length
 from statefork.replay.auditing import audit
-
-CONTRACT = """
-[contract]
-name = "notes"
-[resources.db]
-adapter = "sqlite"
-base = "notes.sqlite3"
-[resources.page]
-adapter = "memory"
-"""
-
-
-async def live(state: Path) -> None:
-    """A little history: a snapshot, a restore, a fork, a reset, an input with a body; one environment stays open."""
-    with closing(sqlite3.connect(state.parent / "notes.sqlite3", isolation_level=None)) as base:
-        base.execute("create table if not exists note (text text)")
-    contract = parse_contract(CONTRACT, "notes.toml")
-    async with open_state(state, write=True) as opened:
-        services = Services(state=state, journal=opened.journal.id, blobs=opened.blobs, base_dir=state.parent)
-        world = memory.MemoryWorld()
-        resources = {
-            "db": sqlite.make("db", contract.convert("db", sqlite.Options), services),
-            "page": memory.MemoryResource("page", memory.Options(), world, opened.journal.id),
-        }
-        async with open_kernel(
-            journal=opened.journal, contract=contract, resources=resources, blobs=opened.blobs
-        ) as kernel:
-            await kernel.create("a")
-            for number in range(3):
-                await kernel.act("a", {"type": "put", "key": "k", "value": number})
-                path = kernel.bindings("a")["db"].address["path"]
-                with closing(sqlite3.connect(str(path), isolation_level=None)) as database:
-                    database.execute("insert into note values (?)", (str(number),))
-                await kernel.snapshot("a")
-            async with kernel.lease("a", "curl") as lease:
-                kernel.record_input(
-                    lease, method="POST", url="http://notes.example/", headers={}, body=b"tea", status=200
-                )
-            await kernel.restore("a", Moment(env="a", generation=2))
-            await kernel.fork(Moment(env="a", generation=3), ("b", "c"))
-            await kernel.reset("b")
-            await kernel.retire("c")
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state directory that every test gets a copy of."""
-    state = tmp_path_factory.mktemp("audit") / "state"
-    state.mkdir()
-    anyio.run(live, state, backend="trio")
-    return state
-
-
-@pytest.fixture
-def state(template: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(template, tmp_path / "state"))
-
-
-def edit(state: Path, statement: str, *values: object) -> None:
-    """Somebody with an SQLite tool."""
-    with closing(sqlite3.connect(state / "journal.sqlite3", isolation_level=None)) as journal:
-        assert journal.execute(statement, values).rowcount
+from tests.unit.replay.true_state import edit
 
 
 def found(report: Report) -> list[str]:
