@@ -336,10 +336,10 @@ class World:
     def unreached(self, versions: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         """Those of these (resource, version) that neither a generation nor the present base of a contract names."""
         left = set(versions)
-        for manifest in self._manifests():
+        for manifest in self._manifests() if left else ():
+            left.difference_update((name, component.sealed.version) for name, component in manifest.items())
             if not left:
                 break
-            left.difference_update((name, component.sealed.version) for name, component in manifest.items())
         return left
 
     def reachable(self) -> frozenset[tuple[str, str]]:
