@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+from msgspec.structs import replace
 
 from statefork.engine.collect import collect
 from statefork.engine.conductor import Conductor
@@ -40,17 +41,20 @@ async def opening(conductor: Conductor, *, pid: int, release: str) -> AsyncItera
         for name in contract.order:
             running.append(resources[name])
             await resources[name].start()
+        began = ledger.clock.monotonic()
         report = await recover(ledger, parallel_max=conductor.settings.parallel_max)
         collection = await collect(ledger, contract, resources, ())
-        report = RecoveryReport(
-            settled=report.settled, recovered=report.recovered, lost=report.lost, collection=collection
-        )
+        elapsed_ms = (ledger.clock.monotonic() - began) * 1000
+        report = replace(report, collection=collection, elapsed_ms=elapsed_ms)
         finished = RecoveryFinished(
             at=ledger.clock.now(),
             run=run,
             settled=report.settled,
             recovered=report.recovered,
             orphans=report.orphans,
+            lost=report.lost,
+            orphan_kinds=report.orphan_kinds,
+            elapsed_ms=elapsed_ms,
         )
         await ledger.append_engine(finished)
         yield run, report

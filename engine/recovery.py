@@ -8,24 +8,74 @@ parked until it is used. Recovery writes only what ``decide`` allows, so that ru
 
 from __future__ import annotations
 
-import anyio
-import msgspec
+from collections import Counter
+from collections.abc import Iterator
 
-from statefork.engine.capsule import Capsule, Phase
+import anyio
+
+from statefork.engine.capsule import Capsule, Phase, Transition
 from statefork.engine.collect import GcReport
 from statefork.engine.commands import Abort, Command, Recover, Retire
 from statefork.engine.ledger import Ledger
 from statefork.engine.staging import first_failure
 from statefork.journal.values import Moment, Value
 
+NAMED_MAX = 20
+"""Orphans that a report names; of more it says how many."""
+
+
+class Settled(Value, frozen=True, kw_only=True):
+    """A transition that was under way when the engine ended, and what became of it."""
+
+    env: str
+    transition: str
+    op: str
+    generation: int  # the one that stays; 0: the environment never came into being, and its name is free
+    phase: str  # in which it was found
+
+    def __str__(self) -> str:
+        if self.generation:
+            return f"{self.op} of {self.env} was aborted: generation {self.generation} stays"
+        return f"{self.op} of {self.env} was given up: it never came into being, and its name is free"
+
+
+class Recovered(Value, frozen=True, kw_only=True):
+    """An environment whose tail is gone: a new generation has the components of the last one that was published."""
+
+    moment: Moment
+    source: Moment
+    lost: tuple[int, ...] = ()  # numbers of the actions that are in no generation
+
+    def __str__(self) -> str:
+        lost = "no action is lost"
+        if self.lost:
+            lost = f"lost action{'s' if len(self.lost) > 1 else ''} {', '.join(map(str, self.lost))}"
+        return f"{self.moment} was recovered from {self.source}: {lost}"
+
 
 class RecoveryReport(Value, frozen=True, kw_only=True):
-    """What opening found and did. ``lost``: for each recovered environment, the actions that are gone."""
+    """What opening found and did. ``str`` of its parts, and ``lines``, say it to people."""
 
-    settled: tuple[str, ...] = ()  # transitions that were under way
-    recovered: tuple[Moment, ...] = ()
-    lost: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    transitions: tuple[Settled, ...] = ()
+    environments: tuple[Recovered, ...] = ()
+    unfounded: tuple[str, ...] = ()  # environments that were named and never begun: they are retired
     collection: GcReport = GcReport()
+    elapsed_ms: float = 0.0
+
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """The names of the transitions that were under way."""
+        return tuple(one.transition for one in self.transitions)
+
+    @property
+    def recovered(self) -> tuple[Moment, ...]:
+        """The generations that recovery published."""
+        return tuple(one.moment for one in self.environments)
+
+    @property
+    def lost(self) -> dict[str, tuple[int, ...]]:
+        """For each recovered environment, the actions that are gone."""
+        return {one.moment.env: one.lost for one in self.environments}
 
     @property
     def orphans(self) -> int:
@@ -33,16 +83,40 @@ class RecoveryReport(Value, frozen=True, kw_only=True):
         return len(self.collection.collected)
 
     @property
+    def orphan_kinds(self) -> dict[str, int]:
+        """The same by kind: ``{"branch": 3, "sealed": 1}``."""
+        return dict(sorted(Counter(one.kind for one in self.collection.collected).items()))
+
+    @property
     def clean(self) -> bool:
-        """Whether the engine before had closed in good order."""
-        return not (self.settled or self.recovered or self.orphans)
+        """Whether there was nothing to do: the engine before had closed in good order."""
+        return not (self.transitions or self.environments or self.unfounded or self.orphans or self.collection.failed)
+
+    def lines(self) -> Iterator[str]:
+        """What was found and done, a sentence each."""
+        if self.clean:
+            yield "nothing to recover"
+            return
+        yield f"recovered in {self.elapsed_ms:.0f} ms what the engine before had left:"
+        yield from map(str, self.transitions)
+        yield from map(str, self.environments)
+        for env in self.unfounded:
+            yield f"{env} was only named, and is retired"
+        removed = self.collection.collected
+        for orphan in removed[:NAMED_MAX]:
+            yield f"removed {orphan.kind} {orphan.name} of {orphan.resource}, which nothing reached"
+        if len(removed) > NAMED_MAX:
+            yield f"removed {len(removed) - NAMED_MAX} more that nothing reached"
+        for orphan in self.collection.failed:
+            what = f"{orphan.kind} {orphan.name} of {orphan.resource}"
+            yield f"could not remove {what} (statefork gc tries again): {orphan.error}"
 
 
 async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
     """Settle every environment that was not at rest. Raises what ``Ledger.commit`` raises, as it is."""
-    settled: list[str] = []
-    recovered: list[Moment] = []
-    lost: dict[str, tuple[int, ...]] = {}
+    transitions: list[Settled] = []
+    environments: list[Recovered] = []
+    unfounded: list[str] = []
     limiter = anyio.CapacityLimiter(parallel_max)
 
     async def one(capsule: Capsule, commands: list[Command]) -> None:
@@ -50,8 +124,8 @@ async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
             await ledger.commit(*commands)
         after = ledger.world.environments.get(capsule.env)
         if after is not None and after.generation > capsule.generation:
-            recovered.append(after.moment)
-            lost[capsule.env] = after.head.lost_actions
+            found = Recovered(moment=after.moment, source=capsule.moment, lost=after.head.lost_actions)
+            environments.append(found)
 
     try:
         async with anyio.create_task_group() as tasks:
@@ -59,13 +133,27 @@ async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
                 capsule = ledger.world.environments[env]
                 commands = _settle(ledger, capsule)
                 if capsule.transition is not None:
-                    settled.append(capsule.transition.id)
+                    transitions.append(_found(capsule, capsule.transition))
+                elif capsule.phase is Phase.NEW:
+                    unfounded.append(env)
                 if commands:
                     tasks.start_soon(one, capsule, commands)
     except BaseExceptionGroup as group:
         raise first_failure(group) from None
     return RecoveryReport(
-        settled=tuple(settled), recovered=tuple(sorted(recovered, key=str)), lost=dict(sorted(lost.items()))
+        transitions=tuple(transitions),
+        environments=tuple(sorted(environments, key=lambda one: one.moment.env)),
+        unfounded=tuple(unfounded),
+    )
+
+
+def _found(capsule: Capsule, under_way: Transition) -> Settled:
+    return Settled(
+        env=capsule.env,
+        transition=under_way.id,
+        op=under_way.op,
+        generation=capsule.generation,
+        phase=capsule.phase.value,
     )
 
 

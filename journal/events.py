@@ -92,6 +92,9 @@ class RecoveryFinished(Base, frozen=True, kw_only=True, tag="recovery.finished/1
     settled: tuple[str, ...] = ()
     recovered: tuple[Moment, ...] = ()
     orphans: int = 0
+    lost: dict[str, tuple[int, ...]] = {}  # environment -> the actions of its tail
+    orphan_kinds: dict[str, int] = {}
+    elapsed_ms: float = 0.0
 
 
 # --- env/<id>: lifecycle ----------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
     python tests/golden/make_journal.py tests/golden/journal-v2
 
-It is run once for each format, and once more beside it when kinds of events were added (``journal-v1-slots``, ``journal-v1-keys``); what it
-made is never made again: it must stay readable for ever. So it refuses to write where there is something already.
+It is run once for each format, and once more beside it when kinds of events or fields were added (``journal-v1-slots``,
+``-keys``, ``-recovery``); what it made is never made again: it must stay readable for ever. So it refuses to write where
+there is something already.
 """
 
 from __future__ import annotations
@@ -143,7 +144,16 @@ def appends() -> Iterator[tuple[Append, ...]]:
     )
     yield (Append("env/shop-2", (answered,), exactly(3)),)
     orphan = ev.OrphanCollected(at=T + 19, resource="db", kind="branch", name="b-7")
-    recovered = ev.RecoveryFinished(at=T + 20, run="run-1", settled=("t2",), recovered=(child,), orphans=1)
+    recovered = ev.RecoveryFinished(
+        at=T + 20,
+        run="run-1",
+        settled=("t2",),
+        recovered=(child,),
+        orphans=1,
+        lost={child.env: (2, 3)},
+        orphan_kinds={"branch": 1},
+        elapsed_ms=12.5,
+    )
     yield (Append("engine", (orphan, recovered, ev.EngineStopped(at=T + 21, run="run-1"))),)
 
 

@@ -60,11 +60,26 @@ def _of_engine(event: Event) -> str:
         case ev.OrphanCollected():
             return f"orphan removed: {event.kind} {event.name} of {event.resource}"
         case ev.RecoveryFinished():
-            recovered = ", ".join(map(str, event.recovered)) or "nothing"
-            settled, orphans = counted(len(event.settled), "transition"), counted(event.orphans, "orphan")
-            return f"recovery: {recovered} recovered, {settled} settled, {orphans}"
+            return _of_recovery(event)
         case _:
             raise AssertionError(event)
+
+
+def _of_recovery(event: ev.RecoveryFinished) -> str:
+    """One line; the environments' own streams tell the rest, and each orphan has an event of its own."""
+    took = f" in {event.elapsed_ms:.0f} ms" if event.elapsed_ms else ""
+    if not (event.settled or event.recovered or event.orphans):
+        return f"nothing to recover, looked through{took}" if took else "nothing to recover"
+    parts = []
+    for moment in event.recovered:
+        lost = ", ".join(map(str, event.lost.get(moment.env, ())))
+        parts.append(f"{moment} recovered{f' without actions {lost}' if lost else ''}")
+    if event.settled:
+        parts.append(f"{counted(len(event.settled), 'transition')} settled ({', '.join(event.settled)})")
+    if event.orphans:
+        kinds = ", ".join(f"{kind} {number}" for kind, number in event.orphan_kinds.items())
+        parts.append(f"{counted(event.orphans, 'orphan')} removed{f' ({kinds})' if kinds else ''}")
+    return f"recovery{took}: {'; '.join(parts)}"
 
 
 def _of_environment(event: Event) -> str:

@@ -22,6 +22,7 @@ from statefork.adapters.interfaces.cli.sentences import counted
 
 if TYPE_CHECKING:
     from statefork.engine.kernel import Kernel
+    from statefork.engine.recovery import RecoveryReport
 
 EXAMPLES = """
     statefork up shop                     a packaged world
@@ -92,7 +93,7 @@ async def _serve(contract: str, state: Path, slots: int | None, out: Out, as_jso
                     if as_json:
                         _line({"ready": True, "control": str(door), **status})
                     else:
-                        _say(out, status, door)
+                        _say(out, status, engine.recovered, door)
                 await told.to_stop.wait()
                 with _somebody_may_read():
                     if not as_json:
@@ -163,19 +164,14 @@ async def _told_to_stop() -> AsyncIterator[_Told]:
             listening.cancel()
 
 
-def _say(out: Out, status: dict[str, Any], door: Path) -> None:
+def _say(out: Out, status: dict[str, Any], recovered: RecoveryReport, door: Path) -> None:
     out.say(f"{status['contract']} is served (journal {status['journal']}, state {status['state']})", "bold green")
     rows = [
         (name, one["adapter"], one["name"], one["reason"], one["faster"]) for name, one in status["resources"].items()
     ]
     out.table(("resource", "adapter", "strategy", "why", "faster with"), rows)
-    recovered = status["recovered"]
-    for moment in recovered["recovered"]:
-        lost = recovered["lost"].get(moment["env"], [])
-        what = f"lost actions {', '.join(map(str, lost))}" if lost else "nothing lost"
-        out.say(f"recovered after a crash: {moment['env']}@{moment['generation']} ({what})")
-    if recovered["settled"]:
-        out.say(f"settled after a crash: {counted(len(recovered['settled']), 'transition')} under way")
+    for number, line in enumerate(recovered.lines()):
+        out.say(f"  {line}" if number else line)
     environments = status["environments"]
     if status["slots"]["limit"]:
         out.say(f"at most {status['slots']['limit']} environments are bound at once (slots: {status['slots']['kind']})")

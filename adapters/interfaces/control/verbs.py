@@ -12,6 +12,7 @@ from statefork.adapters.interfaces.environment import Environment
 from statefork.adapters.interfaces.python import Engine
 from statefork.adapters.interfaces.views import Seen
 from statefork.engine.errors import NotReady
+from statefork.engine.recovery import RecoveryReport
 from statefork.engine.settings import DrainPolicy
 from statefork.journal.values import Moment
 
@@ -83,11 +84,17 @@ async def _status(engine: Engine, asked: ask.Status) -> dict[str, Any]:
             for name, resource in engine.kernel.resources.items()
         },
         "slots": _slots(engine),
-        "recovered": msgspec.to_builtins(engine.recovered),
+        "recovered": _recovery(engine.recovered),
     }
     if asked.cost:
         answer["cost"] = msgspec.to_builtins(await engine.cost())
     return answer
+
+
+def _recovery(report: RecoveryReport) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(report)
+    summary = {"settled": report.settled, "recovered": report.recovered, "lost": report.lost}
+    return {"clean": report.clean, **msgspec.to_builtins(summary), **plain}
 
 
 def _slots(engine: Engine) -> dict[str, Any]:
