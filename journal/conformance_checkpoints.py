@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from statefork.journal.checkpoint import Checkpoint
-from statefork.journal.conformance import JournalConformance, everything, note, refused, texts, to
+from statefork.journal.conformance import everything, note, refused, texts, to
+from statefork.journal.conformance_limits import JournalLimitConformance
 from statefork.journal.errors import JournalUnavailable, LimitExceeded
 from statefork.journal.limits import Limits
 
@@ -13,7 +14,7 @@ def kept(position: int, data: bytes = b"what the fold gave", fold: str = "notes-
     return Checkpoint(fold=fold, position=position, data=data)
 
 
-class JournalCheckpointConformance(JournalConformance):
+class JournalCheckpointConformance(JournalLimitConformance):
     """A checkpoint is kept beside the journal, outlives it, and is given back only to the history it belongs to."""
 
     async def test_a_checkpoint_outlives_closing_and_is_replaced_whole(self) -> None:

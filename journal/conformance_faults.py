@@ -19,6 +19,7 @@ from statefork.journal.conformance import (
     to,
 )
 from statefork.journal.conformance_checkpoints import JournalCheckpointConformance
+from statefork.journal.conformance_limits import NOTE_BYTES
 from statefork.journal.errors import JournalError, JournalUnavailable, LimitExceeded
 from statefork.journal.limits import Limits
 from statefork.journal.log import Journal, exactly
@@ -145,6 +146,44 @@ class JournalFaultConformance(JournalCheckpointConformance):
             journal.ride("act/a", note("again"))
             await journal.flush()
             assert (await texts(journal))[-1] == "again"
+
+    async def test_who_waits_for_the_disk_is_counted(self) -> None:
+        gate = Gate()
+        async with self.opened(gate=gate, limits=Limits(waiters_max=3)) as journal:
+            for _ in range(2):  # and counted out again
+                gate.hold()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(journal.append, to("env/a", "1"))
+                    await gate.arrived()
+                    group.start_soon(journal.append, to("env/b", "2"))
+                    group.start_soon(journal.flush)
+                    await anyio.wait_all_tasks_blocked()
+                    for one_more in (journal.append(to("env/c", "x")), journal.flush()):
+                        with refused(LimitExceeded, limit="waiters_max", value=4, maximum=3):
+                            await one_more
+                    journal.ride("act/a", note("3"))  # who rides does not wait
+                    gate.release()
+                await journal.flush()
+            assert await texts(journal) == ["1", "2", "3"] * 2
+            assert_sound(await everything(journal))
+
+    async def test_the_bytes_in_the_queue_are_bounded(self) -> None:
+        gate = Gate()
+        size = 3 * (NOTE_BYTES + 1)
+        async with self.opened(gate=gate, limits=Limits(queue_bytes_max=size)) as journal:
+            gate.hold()
+            async with anyio.create_task_group() as group:
+                group.start_soon(journal.append, to("env/a", "1"))
+                await gate.arrived()
+                journal.ride("act/a", note("2"))
+                with refused(LimitExceeded, limit="queue_bytes_max", value=size + 1, maximum=size):
+                    journal.ride("act/a", note("xx"))
+                journal.ride("act/a", note("3"))
+                with refused(LimitExceeded, limit="queue_bytes_max"):
+                    await journal.append(to("env/a", "x"))
+                gate.release()
+            await journal.flush()
+            assert await texts(journal) == ["1", "2", "3"]
 
     async def test_an_append_cancelled_while_it_is_written_reports_what_happened(self) -> None:
         gate = Gate()
