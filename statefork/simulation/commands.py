@@ -67,7 +67,8 @@ async def reset(agent: Agent) -> None:
 
 def _past(agent: Agent) -> Moment | None:
     """Some published moment, of whatever environment, also of one that has ended."""
-    published = [capsule for capsule in agent.kernel.environments.values() if capsule.generation]
+    private = agent.scene.private
+    published = [one for one in agent.kernel.environments.values() if one.generation and one.env not in private]
     if not published:
         return None
     capsule = agent.random.choice(published)

@@ -118,10 +118,11 @@ async def pin(agent: Agent) -> None:
         pins = agent.scene.pins
 
         async def work() -> None:
+            await agent.kernel.activate(env)
             with agent.kernel.pinned(env):
                 pins[env] = pins.get(env, 0) + 1
                 try:
-                    await anyio.sleep(agent.scene.seconds(3))
+                    await anyio.sleep(agent.scene.seconds(8))
                 finally:
                     pins[env] -= 1
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
+import queue
+import subprocess
+import sys
+import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import nullcontext
-from multiprocessing import get_context
 
 import msgspec
 
 from statefork.simulation.mutants import MUTANTS, Mutant
 from statefork.simulation.plan import Plan
 from statefork.simulation.run import Outcome, simulate
-
-_AHEAD = 4  # runs that wait for each process
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,24 +50,75 @@ def run_many(seeds: Iterable[int], options: Options = _NO_OPTIONS, *, jobs: int 
         for seed in seeds:
             yield _slim(run_one(seed, options))
         return
-    left = iter(seeds)
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    crew = _Crew(seeds, options, jobs)
+    try:
+        yield from crew.outcomes()
+    finally:
+        crew.end()
+
+
+class _Crew:
+    """Processes that run seeds, each told by a thread of its own: a seed a line in, an outcome a line out."""
+
+    def __init__(self, seeds: Iterable[int], options: Options, jobs: int) -> None:
+        self._seeds = iter(seeds)
+        self._taking = threading.Lock()
+        self._told: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
+        command = [sys.executable, "-m", "statefork.simulation.many", msgspec.json.encode(options).decode()]
+        self._processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(jobs)
+        ]
+        self._threads = [threading.Thread(target=self._tell, args=(process,)) for process in self._processes]
+        for thread in self._threads:
+            thread.start()
+
+    def _tell(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            running = {pool.submit(_run_slim, seed, options) for seed in itertools.islice(left, jobs * _AHEAD)}
-            while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                running |= {pool.submit(_run_slim, seed, options) for seed in itertools.islice(left, len(done))}
-                yield from sorted(map(_result, done), key=lambda outcome: outcome.seed)
+            while True:
+                with self._taking:
+                    seed = next(self._seeds, None)
+                if seed is None:
+                    return
+                process.stdin.write(b"%d\n" % seed)
+                process.stdin.flush()
+                self._told.put(msgspec.json.decode(process.stdout.readline(), type=Outcome))
+        except (OSError, ValueError, msgspec.MsgspecError) as error:  # it has died, or was ended
+            self._told.put(error)
         finally:
-            pool.shutdown(cancel_futures=True)
+            self._told.put(None)
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """What they tell. Raises what made one of them unable to."""
+        running = len(self._threads)
+        while running:
+            told = self._told.get()
+            if isinstance(told, BaseException):
+                raise ChildProcessError("a process that runs seeds has died") from told
+            if told is None:
+                running -= 1
+            else:
+                yield told
+
+    def end(self) -> None:
+        """Nobody wants more. Joins them."""
+        with self._taking:
+            self._seeds = iter(())
+        for process in self._processes:
+            process.kill()
+        for thread in self._threads:
+            thread.join()
+        for process in self._processes:
+            with process:  # closes its pipes and waits for it
+                pass
 
 
-def _result(future: Future[Outcome]) -> Outcome:
-    return future.result()
-
-
-def _run_slim(seed: int, options: Options) -> Outcome:
-    return _slim(run_one(seed, options))
+def serve(options: Options) -> None:
+    """Run the seeds that standard input names."""
+    for line in sys.stdin:
+        sys.stdout.buffer.write(msgspec.json.encode(_slim(run_one(int(line), options))) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def _slim(outcome: Outcome) -> Outcome:
@@ -87,3 +137,7 @@ def catch(mutant: Mutant, *, first: int = 0) -> tuple[int, Outcome | None]:
         if outcome.rule in mutant.rules:
             return number + 1, outcome
     return mutant.within, None
+
+
+if __name__ == "__main__":
+    serve(msgspec.json.decode(sys.argv[1], type=Options))

@@ -18,7 +18,7 @@ from statefork.journal.values import Component
 from statefork.simulation.mutants.planting import changed, mutant
 
 
-@mutant("seal-before-quiesce", "cut", within=10)
+@mutant("seal-before-quiesce", "cut", within=50)
 def _() -> Iterator[None]:
     """Each resource is sealed by itself while the others go on, and nobody compares their write marks."""
 
@@ -36,7 +36,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("write-lost", "cut", within=3)
+@mutant("write-lost", "cut", within=20)
 def _() -> Iterator[None]:
     """A snapshot takes a store's component from the generation before: nothing seems to have changed there."""
 
@@ -53,7 +53,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("manifest-misses-one", "I4", within=2)
+@mutant("manifest-misses-one", "I4", within=10)
 def _() -> Iterator[None]:
     """A manifest without its last resource is published."""
 
@@ -66,7 +66,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("staged-is-left", "I9", within=30)
+@mutant("staged-is-left", "I9", within=120)
 def _() -> Iterator[None]:
     """What a failed transition had staged stays behind."""
 
@@ -77,7 +77,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("not-rewound", "state", within=2)
+@mutant("not-rewound", "state", within=10)
 def _() -> Iterator[None]:
     """What reloaded pages write while they are staged stays in the stores."""
 
@@ -88,7 +88,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("siblings-share", "I6", "I11", within=10)
+@mutant("siblings-share", "I6", "I11", within=50)
 def _() -> Iterator[None]:
     """Two environments over one sealed version get one branch."""
     made: dict[tuple[str, str], Any] = {}
@@ -107,7 +107,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("abort-stays-frozen", "I9", "assertion", within=5)
+@mutant("abort-stays-frozen", "I9", "assertion", within=30)
 def _() -> Iterator[None]:
     """A transition that was given up leaves the gate shut."""
 
@@ -119,7 +119,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("reset-to-the-present", "answer", within=5)
+@mutant("reset-to-the-present", "answer", within=30)
 def _() -> Iterator[None]:
     """A reset leads to the head, not to the origin."""
 
@@ -131,7 +131,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("fork-of-the-last-snapshot", "answer", within=10)
+@mutant("fork-of-the-last-snapshot", "answer", within=50)
 def _() -> Iterator[None]:
     """A fork of the present begins at the last published generation: what came after it is not in the children."""
 
@@ -144,7 +144,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("key-forgotten", "answer", within=30)
+@mutant("key-forgotten", "answer", within=120)
 def _() -> Iterator[None]:
     """A command with a key that was given before is carried out again."""
     with changed(Told, "parts", property(lambda self: {})):

@@ -12,7 +12,7 @@ from statefork.engine.leases import Gate, Lease
 from statefork.simulation.mutants.planting import changed, mutant
 
 
-@mutant("publish-before-drain", "I3", within=3)
+@mutant("publish-before-drain", "I3", within=20)
 def _() -> Iterator[None]:
     """A transition forgets who still runs, instead of waiting for them."""
 
@@ -24,7 +24,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("lease-moved", "I1", "I3", within=3)
+@mutant("lease-moved", "I1", "I3", within=20)
 def _() -> Iterator[None]:
     """What runs during a snapshot is moved to the new generation."""
     moved: dict[Gate, dict[int, Lease]] = {}
@@ -43,7 +43,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("children-not-drained", "I3", within=10)
+@mutant("children-not-drained", "I3", within=50)
 def _() -> Iterator[None]:
     """Child leases are granted and not counted."""
 
@@ -58,7 +58,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("background-not-drained", "I3", within=10)
+@mutant("background-not-drained", "I3", within=50)
 def _() -> Iterator[None]:
     """What servers still do when every lease has ended is not waited for."""
 
@@ -69,7 +69,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("fenced-and-continued", "I3", within=20)
+@mutant("fenced-and-continued", "I3", within=100)
 def _() -> Iterator[None]:
     """A snapshot, too, goes on without those who can't be joined."""
 
@@ -80,7 +80,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("admitted-while-frozen", "I2", "I3", within=3)
+@mutant("admitted-while-frozen", "I2", "I3", within=20)
 def _() -> Iterator[None]:
     """A frozen environment grants root leases."""
 
@@ -92,7 +92,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("old-ticket", "I7", within=5)
+@mutant("old-ticket", "I7", within=30)
 def _() -> Iterator[None]:
     """A request is let in by its environment's name: its epoch and activation are not looked at."""
 
@@ -105,7 +105,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("gate-forgets-waiters", "wake-up", "progress", within=20)
+@mutant("gate-forgets-waiters", "wake-up", "progress", within=100)
 def _() -> Iterator[None]:
     """An opened gate forgets those who wait at it, instead of waking them."""
 
@@ -118,7 +118,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("deadline-ignored", "deadline", "progress", within=5)
+@mutant("deadline-ignored", "deadline", "progress", within=30)
 def _() -> Iterator[None]:
     """An action that hangs is not ended at its deadline."""
 
@@ -129,7 +129,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("revoked-is-ok", "outcome", within=10)
+@mutant("revoked-is-ok", "outcome", within=50)
 def _() -> Iterator[None]:
     """An action that was cut short is recorded as done."""
 

@@ -18,7 +18,7 @@ from statefork.journal.log import ANY
 from statefork.simulation.mutants.planting import changed, mutant
 
 
-@mutant("lost-reply-is-failure", "I10", "I5", "state", within=20)
+@mutant("lost-reply-is-failure", "I10", "I11", "I5", "state", within=100)
 def _() -> Iterator[None]:
     """After an append without a reply the journal is not read back: it counts as failed."""
 
@@ -29,7 +29,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("expectation-dropped", "I10", "I5", within=60)
+@mutant("expectation-dropped", "I10", "I5", within=150)
 def _() -> Iterator[None]:
     """Appends expect nothing of their stream: who wrote there first is not noticed."""
 
@@ -40,7 +40,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("recovery-keeps-the-tail", "state", within=5)
+@mutant("recovery-keeps-the-tail", "state", within=30)
 def _() -> Iterator[None]:
     """An environment that was bound when its engine was killed counts as parked."""
 
@@ -54,7 +54,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("lost-actions-unnamed", "audit", within=10)
+@mutant("lost-actions-unnamed", "audit", within=50)
 def _() -> Iterator[None]:
     """A recovery does not say which actions are gone."""
 
@@ -74,14 +74,14 @@ def _unnamed(event: Any) -> Any:
     return event
 
 
-@mutant("live-branch-collected", "I11", within=5)
+@mutant("live-branch-collected", "I11", within=30)
 def _() -> Iterator[None]:
     """A collection does not know what serves."""
     with changed(Turns, "handles", lambda self: iter(())):
         yield
 
 
-@mutant("collection-beside-transitions", "I4", "I11", "errors", "state", within=30)
+@mutant("collection-beside-transitions", "I4", "I11", "errors", "state", within=120)
 def _() -> Iterator[None]:
     """A collection does not wait for what is half made."""
 
@@ -98,7 +98,7 @@ def _context(work: Any) -> Any:
     return asynccontextmanager(work)
 
 
-@mutant("retired-is-left", "I9", within=10)
+@mutant("retired-is-left", "I9", "slots", within=50)
 def _() -> Iterator[None]:
     """What a retired environment had bound stays."""
 

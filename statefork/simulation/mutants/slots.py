@@ -13,14 +13,14 @@ from statefork.engine.turns import in_own_task
 from statefork.simulation.mutants.planting import changed, mutant
 
 
-@mutant("slot-given-twice", "slots", within=5)
+@mutant("slot-given-twice", "slots", within=30)
 def _() -> Iterator[None]:
     """Whoever asks for a slot gets one."""
     with changed(Slots, "_is_next", lambda self, ticket: True):
         yield
 
 
-@mutant("last-come-first-served", "fairness", within=20)
+@mutant("last-come-first-served", "fairness", within=100)
 def _() -> Iterator[None]:
     """The queue for slots is served from its end."""
 
@@ -36,7 +36,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("cleared-waiter", "wake-up", within=20)
+@mutant("cleared-waiter", "wake-up", within=100)
 def _() -> Iterator[None]:
     """A slot that becomes free wakes nobody."""
 
@@ -49,14 +49,14 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("pin-ignored", "slots", within=20)
+@mutant("pin-ignored", "slots", within=100)
 def _() -> Iterator[None]:
     """A pinned environment gives way."""
     with changed(Slots, "pin", lambda self, env: None), changed(Slots, "unpin", lambda self, env: None):
         yield
 
 
-@mutant("parked-unsealed", "state", within=5)
+@mutant("parked-unsealed", "state", within=30)
 def _() -> Iterator[None]:
     """Parking throws a dirty tail away."""
 
