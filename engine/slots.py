@@ -50,12 +50,18 @@ class _Seat:
 
 
 class _Ticket:
-    """A place in the queue."""
+    """A place in the queue. Who stands so far behind that no slot can be meant for it is not woken by every change."""
 
-    __slots__ = ("env",)
+    __slots__ = ("changed", "env")
 
     def __init__(self, env: str) -> None:
         self.env = env
+        self.changed = anyio.Event()
+
+    def wake(self) -> None:
+        """Something has changed that may concern it."""
+        self.changed.set()
+        self.changed = anyio.Event()
 
 
 class Slots:
@@ -85,7 +91,6 @@ class Slots:
         self._seats: OrderedDict[str, _Seat] = OrderedDict()  # the one that was used last stands last
         self._pins: dict[str, int] = {}
         self._queue: list[_Ticket] = []
-        self._changed = anyio.Event()
         self._staging = anyio.CapacityLimiter(staging) if limit != UNLIMITED else None
 
     # --- taking and giving ------------------------------------------------------------------------------------------
@@ -115,15 +120,24 @@ class Slots:
         self._queue.append(ticket)
         try:
             if waits is not None and not self._is_next(ticket):
-                waits(self._queue.index(ticket) + 1)
+                waits(len(self._queue))
             with anyio.move_on_after(deadline_s):
                 while not self._is_next(ticket):
                     await self._make_room(ticket)
-                return self._seats.setdefault(ticket.env, _Seat())
+                return self._seat(ticket.env)
             raise self._none_free(ticket, deadline_s)
         finally:
             self._queue.remove(ticket)
             self._wake()
+
+    def _seat(self, env: str) -> _Seat:
+        seat = self._seats.get(env)
+        if seat is None:
+            seat = self._seats[env] = _Seat()
+            for other in self._queue:
+                if other.env == env:  # it has its slot too, wherever it stands
+                    other.wake()
+        return seat
 
     def settle(self, env: str) -> None:
         """Something of the environment was unbound: where nothing is left of it, its slot is free."""
@@ -197,9 +211,10 @@ class Slots:
     async def _make_room(self, ticket: _Ticket) -> None:
         """Have somebody give way, unless enough are doing so already for those in the queue up to this one."""
         coming = self.limit - len(self._seats) + sum(seat.leaving for seat in self._seats.values())
-        chosen = self._idle_longest() if self._queue.index(ticket) >= coming else None
+        position = self._queue.index(ticket)
+        chosen = self._idle_longest() if coming <= position < self.limit else None
         if chosen is None:
-            await self._change()
+            await self._change(ticket, in_front=position < self.limit)
             return
         seat = self._seats[chosen]
         seat.leaving = True
@@ -209,11 +224,11 @@ class Slots:
             seat.leaving = False
             self._wake()
 
-    async def _change(self) -> None:
+    async def _change(self, ticket: _Ticket, *, in_front: bool) -> None:
         """Wait until something has changed. Who could not be parked is tried again after a while."""
-        refused = [seat for seat in self._seats.values() if seat.refused]
+        refused = [seat for seat in self._seats.values() if seat.refused] if in_front else []
         with anyio.move_on_after(_RETRY_S if refused else None):
-            await self._changed.wait()
+            await ticket.changed.wait()
             return
         for seat in refused:
             seat.refused = ""
@@ -226,8 +241,8 @@ class Slots:
         return None
 
     def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        for ticket in self._queue[: self.limit]:
+            ticket.wake()
 
     def _none_free(self, ticket: _Ticket, deadline_s: float) -> NoSlot:
         holders = ", ".join(self._holders()) or "nobody"

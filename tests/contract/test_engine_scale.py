@@ -20,6 +20,7 @@ from statefork.engine.capsules import Packing
 from statefork.engine.contract import parse_contract
 from statefork.engine.kernel import EvaluationContext, Kernel, Settings, open_kernel
 from statefork.engine.ports import Services
+from statefork.engine.slots import Slots
 from statefork.journal.sqlite import SqliteJournal
 from statefork.journal.store import open_state
 from statefork.journal.values import Moment
@@ -321,3 +322,36 @@ async def test_opening_touches_only_who_is_not_at_rest(bases: Path, monkeypatch:
         await kernel.activate("env-777")
         assert len(touched) == 1
         assert basket(kernel, "env-777") == []
+
+
+async def test_a_long_queue_for_slots_costs_each_who_waits_a_few_looks() -> None:
+    looked = 0
+
+    class Counting(Slots):
+        def _is_next(self, ticket: Any) -> bool:
+            nonlocal looked
+            looked += 1
+            return super()._is_next(ticket)
+
+    async def never(_env: str) -> str:
+        return "it is in use"
+
+    slots = Counting(4, kind="place", is_bound=lambda _: False, is_idle=lambda _: False, give_way=never)
+    served: list[str] = []
+
+    async def one(env: str) -> None:
+        async with slots.claim(env, deadline_s=30):
+            served.append(env)
+            await anyio.lowlevel.checkpoint()
+
+    names = [f"env-{number}" for number in range(1000)]
+    async with anyio.create_task_group() as tasks:
+        async with slots.claim("a", deadline_s=1), slots.claim("b", deadline_s=1):
+            async with slots.claim("c", deadline_s=1), slots.claim("d", deadline_s=1):
+                for env in names:
+                    tasks.start_soon(one, env)
+                await anyio.wait_all_tasks_blocked()
+                order = [waiting.env for waiting in slots.queue]
+    assert served == order
+    assert sorted(order) == sorted(names)
+    assert looked < 40 * len(names), "not the square of their number"
