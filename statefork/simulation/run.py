@@ -321,7 +321,7 @@ def simulate(plan: Plan) -> Outcome:
     truth = simulation.truth
     return Outcome(
         seed=plan.seed,
-        rule="" if error is None else rule_of(error) if isinstance(error, AssertionError) else "errors",
+        rule="" if error is None else rule_of(error) if isinstance(error, AssertionError) else "raised",
         message="" if error is None else str(error) or repr(error),
         fingerprint=fingerprint or simulation.fingerprint(),
         events=len(simulation.scene.world.disk.rows),

@@ -26,6 +26,7 @@ RULES = {
     "audit": "the independent audit of the journal is clean",
     "progress": "everything ends",
     "assertion": "the engine's own assertions hold",
+    "raised": "nothing is raised but statefork's own errors",
 }
 """What is checked. I1 to I11 as in the architecture; the others are the simulation's own."""
 
