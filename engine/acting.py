@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
-
+from statefork.engine.attempts import Attempts, Late
 from statefork.engine.conductor import Conductor
-from statefork.engine.errors import ActionFailed, InvalidAction, NotReady, ObservationLost
+from statefork.engine.errors import ActionFailed, ActionTimeout, InvalidAction, NotReady, ObservationLost
 from statefork.engine.leases import Lease
 from statefork.engine.ports import Actor
 from statefork.engine.staging import Context
@@ -47,22 +46,23 @@ class EvaluationContext:
         self.epoch = lease.epoch
         self.bindings: Mapping[str, Binding] = context.bindings
         self._acting = acting
+        self._lease = lease
         self._context = context
 
     async def observation(self) -> Observation:
-        """What the agent would see now."""
-        actor, binding = self._acting.actor_of(self._context)
-        return await actor.observe(binding)
+        """What the agent would see now. Raises ActionTimeout."""
+        return await self._acting.look(self._lease, self._context)
 
 
 Check = Callable[[EvaluationContext], Awaitable[float | tuple[float, Json]]]
 
 
 class Acting:
-    """Acts through the contract's actors. ``lease`` gives root leases, activating a parked environment first."""
+    """Acts through the contract's actors, by calls that can be walked away from."""
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: Conductor, attempts: Attempts) -> None:
         self._conductor = conductor
+        self._attempts = attempts
         self._ledger = conductor.ledger
         self._actors = {
             name: found for name in conductor.contract.order if isinstance(found := conductor.resources[name], Actor)
@@ -105,22 +105,28 @@ class Acting:
     async def act(self, lease: Lease, context: Context, action: Mapping[str, Json], timeout_s: float) -> ActResult:
         """Carry out one action under a lease that the caller has entered.
 
-        Returns `failed` where the world said no and `unknown` past the deadline; both are results, not errors. Raises
-        RuntimeDied, ObservationLost and whatever else ends the action from outside, after recording it as unknown.
+        Returns `failed` where the world said no and `unknown` past the deadline; both are results, not errors. One
+        that can't be ended then is fenced: the context is given up at its next use. Raises RuntimeDied,
+        ObservationLost and whatever else ends the action from outside, after recording it as unknown.
         """
         actor, binding = self.actor_of(context, action)
         span = _Span(self, lease, action)
+
+        async def attempt() -> tuple[ActionFailed | None, Observation | None]:
+            try:
+                return None, await actor.act(binding, action)
+            except ActionFailed as error:
+                return error, await self._look(actor, binding)
+
         try:
-            with anyio.move_on_after(timeout_s) as deadline:
-                try:
-                    seen = await actor.act(binding, action)
-                except ActionFailed as error:
-                    lease.check_unspoilt()
-                    return span.end("failed", error, await self._look(actor, binding))
-                lease.check_unspoilt()
-                return span.end("ok", None, seen)
-            assert deadline.cancelled_caught
-            return span.end("unknown", f"it took longer than {timeout_s:g} s", None, code="action_timeout")
+            error, seen = await self._attempts.run(
+                f"{lease.holder} of {lease.env}", attempt, deadline_s=timeout_s, abandoned=lease.abandon
+            )
+            lease.check_unspoilt()
+            return span.end("ok" if error is None else "failed", error, seen)
+        except Late as late:
+            left = "" if late.joined else ", and can't be ended"
+            return span.end("unknown", f"it took longer than {timeout_s:g} s{left}", None, code="action_timeout")
         except JournalError as error:  # of the blob store: the actor had acted already
             span.end("unknown", error, None)
             raise ObservationLost(
@@ -140,6 +146,29 @@ class Acting:
         except StateforkError:
             return None  # the failure of the action is the news; a page that can't be seen now is no second one
 
+    async def _seen(self, lease: Lease, context: Context) -> Observation | None:
+        try:
+            return await self.look(lease, context)
+        except StateforkError:
+            return None  # what was done is done; that it can't be seen now changes nothing of it
+
+    async def look(self, lease: Lease, context: Context) -> Observation:
+        """What is to be seen now, under a lease that the caller has entered. Raises ActionTimeout."""
+        actor, binding = self.actor_of(context)
+        deadline_s = self._conductor.settings.act_timeout_s
+        name = f"{lease.holder} of {lease.env}"
+        try:
+            return await self._attempts.run(
+                name, lambda: actor.observe(binding), deadline_s=deadline_s, abandoned=lease.abandon
+            )
+        except Late:
+            raise ActionTimeout(
+                f"{lease.env} could not be looked at within {deadline_s:g} s",
+                hint="Reset or restore it; what hangs there may go on.",
+                environment=lease.env,
+                generation=lease.generation,
+            ) from None
+
     @asynccontextmanager
     async def raw(self, lease: Lease, context: Context) -> AsyncIterator[Any]:
         """The native object for one opaque action, under a lease that the caller has entered."""
@@ -148,7 +177,7 @@ class Acting:
         try:
             async with actor.raw(binding) as native:
                 yield native
-            span.end("ok", None, await self._look(actor, binding))
+            span.end("ok", None, await self._seen(lease, context))
         except BaseException as error:
             span.end("unknown", error if isinstance(error, Exception) else "it was cut short", None)
             raise

@@ -259,7 +259,12 @@ class Conductor(Turns):
         await self._close(run.context)
 
     def died(self, context: Context) -> str:
-        """Why something that the context needs will never answer again; empty while all of it lives."""
+        """Why the context is of no use any more: something that it needs will never answer again, or can't be ended.
+
+        Empty while all of it lives.
+        """
+        if context.gate.abandoned:
+            return f"{context.gate.abandoned}: it can't be ended"
         for name, resource in self._mortals.items():
             if name in context.bindings and (why := resource.died(context.bindings[name])):
                 return f"{name}: {why}"

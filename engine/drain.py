@@ -46,6 +46,8 @@ class Drain:
             await self._context.gate.idle()
         if self._context.gate.live:
             await self._late(policy, may_fence=may_fence)
+        if self._context.gate.abandoned and not may_fence:
+            raise self._abandoned()
         for name in self._resources:
             await self._drain_runtime(name, policy, max(deadline - anyio.current_time(), 0.0), may_fence=may_fence)
         assert not self._context.gate.live, "I3: drained, and a lease is live"
@@ -73,6 +75,17 @@ class Drain:
         if not may_fence:
             raise self._timeout([lease.holder for lease in gate.live.values()], "revoked, but can't be joined")
         gate.fence()
+
+    def _abandoned(self) -> DrainTimeout:
+        """Something that was given up may still write: nothing continuing leads on from here (I3)."""
+        identity, holder = self._context.identity, self._context.gate.abandoned
+        return DrainTimeout(
+            f"{identity.env} has something that can't be ended and may still write: {holder}",
+            hint="Reset or restore it; its next use gives up what came after its last published generation.",
+            environment=identity.env,
+            holders=holder,
+            reason="it was cancelled, and can't be joined",
+        )
 
     async def _drain_runtime(self, name: str, policy: DrainPolicy, left_s: float, *, may_fence: bool) -> None:
         resource, branch = self._resources[name], self._context.branches[name]

@@ -15,6 +15,7 @@ from typing import Any
 
 from statefork.engine.acting import Acting, ActResult, Check, EvaluationContext
 from statefork.engine.admission import Admitted, refuse
+from statefork.engine.attempts import Attempts
 from statefork.engine.bulk import Bulk, BulkResult
 from statefork.engine.capsule import Capsule, Generation, World
 from statefork.engine.collect import GcReport, collect
@@ -54,7 +55,9 @@ _CLOCK = SystemClock()
 class Kernel:
     """Implements :class:`statefork.engine.ports.Admission`. Made by :func:`open_kernel`."""
 
-    def __init__(self, conductor: Conductor, bases: Bases, blobs: Blobs, recovered: RecoveryReport) -> None:
+    def __init__(
+        self, conductor: Conductor, attempts: Attempts, bases: Bases, blobs: Blobs, recovered: RecoveryReport
+    ) -> None:
         self.world: World = conductor.ledger.world
         self.contract: Contract = conductor.contract
         self.resources: Mapping[str, Resource] = conductor.resources
@@ -65,7 +68,7 @@ class Kernel:
         self.slots: Slots = conductor.seating.slots
         self._conductor = conductor
         self._ledger = conductor.ledger
-        self._acting = Acting(conductor)
+        self._acting = Acting(conductor, attempts)
         self._bases = bases
         self._keys = Keys(self.world)
         self._bulk = Bulk(conductor, bases, self._keys)
@@ -213,11 +216,10 @@ class Kernel:
             return await self._acting.act(lease, entry.context, action, deadline_s)
 
     async def observe(self, env: str) -> Observation:
-        """What the agent would see now, under a lease. Nothing is journaled."""
+        """What the agent would see now, under a lease. Nothing is journaled. Raises ActionTimeout."""
         entry = Entry(self._conductor, env, "observation", "lease")
-        async with entry:
-            actor, binding = self._acting.actor_of(entry.context)
-            return await actor.observe(binding)
+        async with entry as lease:
+            return await self._acting.look(lease, entry.context)
 
     @asynccontextmanager
     async def raw(self, env: str) -> AsyncIterator[Any]:
@@ -323,9 +325,13 @@ async def open_kernel(
     ledger = await Ledger.load(journal, clock, settle_s=settings.settle_s)
     conductor = Conductor(ledger, contract, resources, settings)
     number = os.getpid() if pid is None else pid
-    async with opening(conductor, pid=number, release=version("statefork")) as (run, report), keeping(conductor):
-        kernel = Kernel(conductor, Bases(conductor), blobs, report)
-        try:
-            yield kernel
-        finally:
-            kernel.not_parked = await closing(conductor, run)
+    attempts = Attempts(settings.act_join_s)
+    try:
+        async with opening(conductor, pid=number, release=version("statefork")) as (run, report), keeping(conductor):
+            kernel = Kernel(conductor, attempts, Bases(conductor), blobs, report)
+            try:
+                yield kernel
+            finally:
+                kernel.not_parked = await closing(conductor, run)
+    finally:
+        await attempts.join(settings.discard_s)

@@ -182,6 +182,13 @@ class Lease:
                 holder=self.holder,
             )
 
+    def abandon(self) -> None:
+        """It leaves a straggler behind: what it caused is revoked, and its context is given up at the next use."""
+        self.gate.abandoned = self.gate.abandoned or self.holder
+        for other in list(self.gate.live.values()):
+            if other.tree is self.tree and other is not self:
+                other.revoke("what caused it was given up")
+
     def revoke(self, reason: str) -> None:
         """Cancel the body, which is then waited for. Idempotent."""
         if not self.revoked:
@@ -210,6 +217,7 @@ class Gate:
         self.shut = "it is not published yet"
         self.hold_s = 0.0  # while it is shut: how long newcomers wait for what comes, instead of being refused
         self.ended = False
+        self.abandoned = ""  # who left something behind that can't be ended and may still write
         self.trees: dict[int, Lease] = {}  # live roots by id
         self.live: dict[int, Lease] = {}  # every live lease by id, in order of entry
         self.admissions = 0
@@ -330,10 +338,7 @@ class Gate:
             self._moved = None
 
     async def held_back(self) -> bool:
-        """Let a newcomer wait where the freeze allows that; True when it should look again at what serves now.
-
-        Raises LimitReached.
-        """
+        """Let a newcomer wait where that is allowed; True: look again at what serves now. Raises LimitReached."""
         if not self.shut or self.ended or not self.hold_s:
             return False
         if self._waiting >= self._waiting_max:
@@ -371,6 +376,7 @@ class Gate:
     def fence(self) -> None:
         """Go on without those that can't be joined: they stay cancelled, and what they touch is abandoned."""
         for lease in list(self.live.values()):
+            self.abandoned = self.abandoned or lease.holder
             self._note(lease, "fenced")
             if lease.on_fence is not None:
                 lease.on_fence()
@@ -390,6 +396,3 @@ class Gate:
 def lease_ids() -> Iterator[int]:
     """Numbers of leases, from 1, counted anew in each run of an engine."""
     return itertools.count(1)
-
-
-__all__ = ["Gate", "Kind", "Lease", "current_lease", "holding", "lease_ids"]

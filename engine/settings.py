@@ -33,6 +33,7 @@ class Settings(Value, frozen=True, kw_only=True):
     drain: DrainPolicy = DrainPolicy()
     drain_at_end: DrainPolicy = DrainPolicy(deadline_s=2.0, then="revoke")  # of retire, and of parking at close
     act_timeout_s: float = 120.0  # of an action that was given no deadline
+    act_join_s: float = 5.0  # how long an action or a look may take to end once it was cancelled
     stage_s: float = 120.0  # staging of a successor: branch, bind and probe of every resource
     seal_s: float = 60.0  # quiesce and seal of every resource
     staging_requests_s: float = 5.0  # how long requests that staging caused may go on once everything is bound
