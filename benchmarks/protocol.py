@@ -151,7 +151,10 @@ class Scene:
 
     def unfinished(self, context: Context) -> int:
         """Operations that the context's database knows the beginning of and not the end."""
-        sql = "SELECT count(*) FROM (SELECT number FROM operations GROUP BY number HAVING count(*) = 1)"
+        sql = (
+            "SELECT count(*) FROM operations AS one WHERE step = 'began' AND NOT EXISTS "
+            "(SELECT 1 FROM operations WHERE number = one.number AND step = 'ended')"
+        )
         with self.database(context.bindings) as raw:
             return int(raw.execute(sql).fetchone()[0])
 
