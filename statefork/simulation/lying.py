@@ -22,6 +22,9 @@ from statefork.journal.log import Recorded
 from statefork.journal.memory import MemoryDisk, MemoryJournal
 from statefork.journal.values import Binding, Branch, Handle, Identity, Json, Observation, Sealed
 
+STUBBORN = "stubborn"
+"""The key of an action that takes no notice of its being cancelled, as one in a thread would."""
+
 NEIGHBOUR = "neighbour"
 """The id of another journal, whose things lie in the same world and must be left alone."""
 
@@ -65,7 +68,7 @@ class Liar(Protocol):
         """Something is about to be discarded."""
         ...
 
-    def acting(self, identity: Identity, what: str) -> AbstractContextManager[None]:
+    def acting(self, identity: Identity, what: str, *, joinable: bool) -> AbstractContextManager[None]:
         """Around an action."""
         ...
 
@@ -96,8 +99,15 @@ class LyingResource(MemoryResource):
 
     async def act(self, binding: Binding, action: Mapping[str, Json]) -> Observation:
         """As it should, and known to the truth while it runs."""
-        with self._liar.acting(binding.identity, str(action["key"])):
-            return await super().act(binding, action)
+        stubborn = action["key"] == STUBBORN
+        with self._liar.acting(binding.identity, str(action["key"]), joinable=not stubborn):
+            if not stubborn:
+                return await super().act(binding, action)
+            seen: list[Observation] = []
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(self._liar.seconds(15))
+                seen.append(await super().act(binding, action))
+            return seen[0]
 
     async def seal(self, branch: Branch) -> Sealed:
         """Key by key, with time between them: who writes meanwhile tears it."""

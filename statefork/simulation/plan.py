@@ -18,6 +18,7 @@ WEIGHTS: Mapping[str, int] = {
     "pair": 5,
     "fail": 1,
     "hang": 2,
+    "stubborn": 1,
     "opaque": 1,
     "leave": 2,
     "observe": 1,

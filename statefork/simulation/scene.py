@@ -205,11 +205,11 @@ class Scene:
         return ""
 
     @contextmanager
-    def acting(self, identity: Identity, what: str) -> Iterator[None]:
+    def acting(self, identity: Identity, what: str, *, joinable: bool) -> Iterator[None]:
         """Around an action."""
         began = trio.current_time()
         try:
-            with self.truth.acting(identity, what):
+            with self.truth.acting(identity, what, joinable=joinable):
                 yield
         finally:
             self.took_s[what] = trio.current_time() - began

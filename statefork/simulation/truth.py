@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from statefork.engine.capsule import Phase
 from statefork.engine.kernel import Kernel
-from statefork.engine.leases import Lease
+from statefork.engine.leases import Lease, current_lease
 from statefork.journal.codec import Codec
 from statefork.journal.events import (
     EnvironmentActivated,
@@ -271,10 +271,10 @@ class Truth:
         return model is not None and model.serves(identity)
 
     @contextmanager
-    def acting(self, identity: Identity, what: str) -> Iterator[None]:
+    def acting(self, identity: Identity, what: str, *, joinable: bool) -> Iterator[None]:
         """Around what an adapter does for an action."""
         model = self.models[identity.env]
-        holder = Holder(what, model.generation)
+        holder = Holder(what, model.generation, current_lease(), joinable)
         model.holders.append(holder)
         try:
             yield

@@ -10,6 +10,7 @@ import anyio
 from statefork.engine.capsule import Phase
 from statefork.engine.kernel import ActResult, Kernel
 from statefork.journal.values import Identity, Json
+from statefork.simulation.lying import STUBBORN
 from statefork.simulation.scene import Scene
 
 Work = Callable[["Agent"], Awaitable[None]]
@@ -139,6 +140,15 @@ async def hang(agent: Agent) -> None:
         agent.truth.require(not late, "deadline", f"{key} was given {timeout_s} s and took {took_s}")
 
 
+async def stubborn(agent: Agent) -> None:
+    """An action that can't be cancelled, and writes all the same when its time has come."""
+    if env := agent.env():
+        witness = agent.scene.witness(env, agent.epoch(env), "straggler")
+        action: dict[str, Json] = {"type": "put", "in": "db", "key": STUBBORN, "value": str(witness)}
+        await agent.act(env, action, timeout_s=agent.random.choice([None, 1.0]))
+        agent.look(env)
+
+
 async def opaque(agent: Agent) -> None:
     """The native object for a while: what is done with it is not recorded."""
     if not (env := agent.env()):
@@ -195,6 +205,7 @@ KINDS: dict[str, Work] = {
     "pair": pair,
     "fail": fail,
     "hang": hang,
+    "stubborn": stubborn,
     "opaque": opaque,
     "leave": leave,
     "observe": observe,
