@@ -60,6 +60,7 @@ ENVIRONMENTS = 100_000
 ACTED = 100  # environments whose actions make the long journal
 AT_ONCE = 64
 SNAPSHOTS = 200
+PAIRS = 20  # of the last snapshots, each beside a 5th one
 LIVES = 1_000
 FEW, MANY = 100, 10_000  # environments beside which a lease, an action and a snapshot are timed
 ROUNDS = 50
@@ -218,24 +219,39 @@ def write(kernel: Kernel, env: str, number: int) -> None:
 
 
 async def chain(folder: Path) -> dict[str, Any]:
-    """Snapshots of one environment in a row, with writes between: the 5th against the last."""
-    took: list[float] = []
+    """Snapshots of one environment in a row, with writes between: its last ones beside the 5th of fresh ones."""
+    took: dict[str, list[float]] = {"fifth": [], "last": []}
     costs: list[tuple[int, int]] = []
     async with opened(folder / "chain") as (kernel, _):
-        await kernel.create("shop")
-        for number in range(SNAPSHOTS):
-            write(kernel, "shop", number)
-            start = time.perf_counter()
-            await kernel.snapshot("shop")
-            took.append(time.perf_counter() - start)
-            costs.append((process_pss(os.getpid()), len(os.listdir("/proc/self/fd"))))  # noqa: PTH208 - names only
-    fifth, last = statistics.median(took[2:9]), statistics.median(took[-7:])
+
+        async def snapshots(env: str, count: int, timed: str = "") -> None:
+            for number in range(count):
+                write(kernel, env, number)
+                start = time.perf_counter()
+                await kernel.snapshot(env)
+                if timed:
+                    took[timed].append(time.perf_counter() - start)
+
+        await kernel.create("old")
+        for number in range(SNAPSHOTS // 10 - PAIRS // 10):
+            await snapshots("old", 10)
+            if number in (0, SNAPSHOTS // 10 - PAIRS // 10 - 1):
+                costs.append((process_pss(os.getpid()), len(os.listdir("/proc/self/fd"))))  # noqa: PTH208 - names only
+        for number in range(PAIRS):
+            await kernel.create(f"young-{number}")
+            await snapshots(f"young-{number}", 4)
+            await snapshots(f"young-{number}", 1, "fifth")
+            await snapshots("old", 1, "last")
+            await kernel.retire(f"young-{number}")
+        published = kernel.environments["old"].generation
+    fifth, last = statistics.median(took["fifth"]), statistics.median(took["last"])
     return {
+        "snapshots": published - 1,
         "fifth_ms": round(fifth * 1e3, 2),
         "last_ms": round(last * 1e3, 2),
         "ratio": round(last / fifth, 2),
-        "kib_per_snapshot": round((costs[-1][0] - costs[9][0]) / 1024 / (SNAPSHOTS - 10), 1),
-        "descriptors_more": costs[-1][1] - costs[4][1],
+        "kib_per_snapshot": round((costs[1][0] - costs[0][0]) / 1024 / (SNAPSHOTS - PAIRS - 10), 1),
+        "descriptors_more": costs[1][1] - costs[0][1],
     }
 
 

@@ -158,8 +158,8 @@ async def test_the_two_hundredth_snapshot_leaves_as_much_behind_as_the_fifth(bas
                 found = counts(kernel, bases.parent / "state")
                 at[number] = {name: found[name] for name in found.keys() - {"files", "threads"}}
         assert at[200] == at[5]
-        media = kernel.resources["media"]
-        record = media._ledger.sealed(kernel.environments["shop"].head.manifest["media"].sealed)  # type: ignore[attr-defined]
+        media: Any = kernel.resources["media"]
+        record = media._ledger.sealed(kernel.environments["shop"].head.manifest["media"].sealed)
         assert len(record.layers) <= LAYERS_MAX
         assert len(basket(kernel, "shop")) == 200
         assert kernel.environments["shop"].generation == 201

@@ -11,7 +11,7 @@ from statefork.adapters.interfaces.cli.output import Out, moment_text
 from statefork.adapters.interfaces.cli.reading import run, view
 from statefork.adapters.interfaces.control.client import engine_runs
 from statefork.engine.capsule import Capsule, Phase
-from statefork.replay.rebuild import rebuild
+from statefork.engine.checkpoint import fold
 
 EXAMPLES = """
     statefork ls
@@ -29,7 +29,7 @@ def ls(
 
     async def read() -> list[Capsule]:
         async with view(state) as opened:
-            world = await rebuild(opened.journal)
+            world = (await fold(opened.journal)).world
             return [capsule for _, capsule in sorted(world.environments.items())]
 
     capsules = run(read)
