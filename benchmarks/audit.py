@@ -141,6 +141,11 @@ class Teller:
                     return
 
 
+def link_of(previous: str, stream: str, version: int, raw: str) -> str:
+    """The hash of an event in its stream's chain."""
+    return hashlib.sha256(f"{previous}\n{stream}\n{version}\n{raw}".encode()).hexdigest()
+
+
 def write_journal(path: Path, told: Iterator[Told]) -> None:
     """The tables of a journal file, filled as fast as SQLite takes it."""
     tails: dict[str, tuple[int, str]] = {}
@@ -155,7 +160,7 @@ def write_journal(path: Path, told: Iterator[Told]) -> None:
         for position, (stream, event) in enumerate(told, 1):
             version, previous = tails.get(stream, (0, "0" * 64))
             raw = json.dumps(event, separators=(",", ":"))
-            link = hashlib.sha256(f"{previous}\n{stream}\n{version + 1}\n{raw}".encode()).hexdigest()
+            link = link_of(previous, stream, version + 1, raw)
             tails[stream] = (version + 1, link)
             rows.append((position, stream, version + 1, raw, link))
             if len(rows) == BATCH:

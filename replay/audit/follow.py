@@ -39,6 +39,7 @@ def follow(
     try:
         file = JournalFile(folder / JOURNAL_FILE)
     except Unreadable as error:
+        told(str(error))
         return Report(journal="", events=0, environments=0, checked=(), unreadable=(str(error),))
     along = [partial(Stores, folder)] if stores else []
     with closing(file), Audit([*more, *along]) as audit:

@@ -32,9 +32,9 @@ class Kept(Generic[V]):
     A record that was got may be changed in place while the caller asks for a few others: it holds one for one row.
     """
 
-    def __init__(self, hot_max: int = HOT_MAX) -> None:
+    def __init__(self, hot_max: int = 0) -> None:
         self._hot: dict[str, V] = {}  # those that were asked for last, when they were not here, stand at the end
-        self._hot_max = hot_max
+        self._hot_max = hot_max or HOT_MAX
         self._count = 0
         self._spilt = False
         self._spill = open_spill("create table kept (key text primary key, record blob) without rowid;")

@@ -3,7 +3,7 @@
     python tests/golden/make_journal.py tests/golden/journal-v2
 
 It is run once for each format, and once more beside it when kinds of events or fields were added (``journal-v1-slots``,
-``-keys``, ``-recovery``); what it made is never made again: it must stay readable for ever. So it refuses to write where
+``-keys``, ``-recovery``, ``-probes``); what it made is never made again: it must stay readable for ever. So it refuses to write where
 there is something already.
 """
 
@@ -48,7 +48,14 @@ def appends() -> Iterator[tuple[Append, ...]]:
     published = ev.GenerationPublished(
         at=T + 3, transition="t1", op="create", generation=1, epoch=1, manifest=manifest("base"), **common
     )
-    active = ev.EnvironmentActivated(at=T + 4, env="shop-1", generation=1, activation=1, timings_ms={"bind": 12.5})
+    active = ev.EnvironmentActivated(
+        at=T + 4,
+        env="shop-1",
+        generation=1,
+        activation=1,
+        timings_ms={"bind": 12.5},
+        probed_ms={"db": 2.5, "browser": 9.75},
+    )
     yield (Append("env/shop-1", (published, active), exactly(2)),)
     place = {"env": "shop-1", "generation": 1, "epoch": 1, "lease": 1}
     action = {
@@ -105,6 +112,7 @@ def appends() -> Iterator[tuple[Append, ...]]:
                     code="torn_cut",
                     reason="db",
                     component="db",
+                    activation=2,
                 ),
             ),
             exactly(4),

@@ -136,4 +136,4 @@ def _verdict(report: Report) -> str:
     found = len(report.findings) + report.findings_left_out
     if found:
         return f"{found} violation{'s' if found > 1 else ''} in {report.events} events"
-    return f"unreadable: not all of {report.events} events could be looked at"
+    return f"unreadable: {report.events} events were looked at, but not all could be read"

@@ -29,6 +29,12 @@ class Told:
     def __init__(self, events: list[tuple[str, Event]] | None = None) -> None:
         self.events: list[tuple[str, Event]] = events or []
 
+    @classmethod
+    def of(cls, recorded: list[Recorded]) -> Told:
+        """What an engine journaled."""
+        codec = Codec()
+        return cls([(one.stream, json.loads(codec.encode(one.event))) for one in recorded])
+
     # --- finding ----------------------------------------------------------------------------------------------------
 
     def all(self, kind: str, env: str = "", **fields: Any) -> Iterator[Event]:
