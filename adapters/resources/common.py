@@ -42,6 +42,13 @@ def failures_told(resource: str, doing: str, **facts: str | int | None) -> Itera
             )
         elif error.errno in (errno.EMFILE, errno.ENFILE):
             hint = "Too many open files: raise the limit (ulimit -n)"
+        elif error.errno == errno.EFBIG:
+            hint = "Files may not grow so large here: raise the limit (ulimit -f), then try again; nothing was lost"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            hint = (
+                "The engine's user may not write there: give it back the right (owner, mode, a disk mounted "
+                "read-only, chattr), then try again; nothing was lost"
+            )
         where = f" ({error.filename})" if error.filename else ""
         raise ResourceFailed(
             f"{resource}: {doing} failed: {error.strerror or error}{where}",

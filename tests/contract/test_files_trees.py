@@ -318,6 +318,45 @@ async def test_a_clean_stop_unmounts_and_a_bind_mounts_again(tmp_path: Path) -> 
     await one.close(branch, binding)
 
 
+async def test_a_seal_that_is_cancelled_at_any_moment_loses_no_write(
+    tmp_path: Path, strategy: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Driver(bench_for(strategy, tmp_path / "state", tmp_path))
+    branch, binding = await one.open(await one.base())
+    left = 0
+
+    def cancelled() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise CutShort
+
+    monkeypatch.setattr(anyio.from_thread, "check_cancelled", cancelled)
+    for attempt in itertools.count(1):
+        await one.write(binding, f"before {attempt}", "written")
+        left = attempt
+        with contextlib.suppress(CutShort):
+            await one.cut(branch)
+        if left > 0:
+            break
+        await one.resource.thaw(branch)
+        await one.write(binding, f"after {attempt}", "written")
+    assert attempt > 2
+    left = 0  # nobody is cancelled any more
+    sealed = await one.cut(branch)
+    names = [f"before {number}" for number in range(1, attempt + 1)] + [
+        f"after {number}" for number in range(1, attempt)
+    ]
+    for name in names:
+        assert await one.read(binding, name) == "written", name
+        assert await one.seen(sealed, name) == "written", name
+    await one.close(branch, binding)
+
+
+class CutShort(Exception):
+    """Stands for a cancellation."""
+
+
 def fill(place: Path) -> None:
     """Take all the space there is."""
     with (place / "ballast").open("wb", buffering=0) as file:

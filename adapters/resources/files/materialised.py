@@ -21,6 +21,7 @@ from statefork.adapters.resources.files.strategy import Cut
 from statefork.adapters.resources.files.ticks import settle_ticks
 from statefork.adapters.resources.files.tree import DIRECTORY, ROOT, TRUSTED, WHITEOUT, Entry, Index, scan, walk
 from statefork.adapters.resources.records import BranchRecord
+from statefork.adapters.resources.reflink import Pulse
 
 Stamp = tuple[int, ...]
 Stamps = dict[str, Stamp]
@@ -102,7 +103,7 @@ class MaterialisedTrees:
             self._stamps[branch] = stamps
 
 
-def read_stamps(directory: Path, trial: Path, *, directory_changes: bool = True) -> Stamps:
+def read_stamps(directory: Path, trial: Path, *, directory_changes: bool = True, pulse: Pulse = pulse) -> Stamps:
     """What tells that a path was written, for every path of a tree, read when no change can hide in a clock tick.
 
     ``trial`` is a directory of the same file system where the clock's fineness can be tried. Without

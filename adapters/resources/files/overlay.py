@@ -27,6 +27,7 @@ from statefork.adapters.resources.files.tree import ROOT, Marks, scan
 from statefork.adapters.resources.holders import Holder, mappers, openers, told
 from statefork.adapters.resources.ledger import remove_tree
 from statefork.adapters.resources.records import BranchRecord
+from statefork.adapters.resources.reflink import Pulse, no_pulse
 from statefork.engine.errors import ResourceBusy
 from statefork.engine.ports import Strategy
 
@@ -125,10 +126,18 @@ class OverlayTrees:
         except BaseException:
             self._layers.ledger.collect([layer for layer in (upper, *made) if layer != record.upper])
             raise
-        remove_tree(self._work(record.upper))
-        with self._lock:
-            self._clean[branch] = self._upper_stamps(upper)
+        self._tidy_swapped(branch, record.upper, upper)
         return Cut(layers=layers, upper=upper, mark=mark)
+
+    def _tidy_swapped(self, branch: str, old: str, upper: str) -> None:
+        """Whatever fails here, and cancellation too, must not keep the caller from recording where writes go now."""
+        with self._lock:
+            self._clean.pop(branch, None)  # without it the branch counts as written
+        with contextlib.suppress(OSError):
+            remove_tree(self._work(old))
+            clean = self._upper_stamps(upper, no_pulse)
+            with self._lock:
+                self._clean[branch] = clean
 
     def close(self, branch: str) -> None:
         """Unmount."""
@@ -208,8 +217,8 @@ class OverlayTrees:
 
     # -- the writable layer -----------------------------------------------------------------------------------
 
-    def _upper_stamps(self, upper: str) -> Stamps:
-        return read_stamps(self._layers.tree(upper), self._layers.ledger.root, directory_changes=False)
+    def _upper_stamps(self, upper: str, pulse: Pulse = pulse) -> Stamps:
+        return read_stamps(self._layers.tree(upper), self._layers.ledger.root, directory_changes=False, pulse=pulse)
 
     def _settled(self, record: BranchRecord) -> str:
         """The branch's writable layer as one that may be sealed: indexed, and without redirected directories."""
