@@ -40,7 +40,7 @@ def audited(state: Path) -> None:
 
 def tidy(state: Path, *, live: frozenset[str] = frozenset()) -> None:
     """No file, directory or mount that no record names; no branch but those."""
-    mounted = {path.parent.name for path in mounted_below(state)}
+    mounted = {path.parent.name for path in mounted_below(state) if "branches" in path.parts}
     assert mounted <= live, f"mounted: {mounted - live}"
     if not live:
         assert [path.name for path in (state / "blobs" / "tmp").iterdir()] == []
@@ -52,7 +52,8 @@ def tidy(state: Path, *, live: frozenset[str] = frozenset()) -> None:
             named |= {*branch["layers"], *([branch["upper"]] if branch.get("upper") else [])}
         assert branches.keys() <= live, f"branches of {name}: {branches.keys() - live}"
         assert {path.name for path in (folder / "branches").iterdir() if path.is_dir()} <= live, name
-        assert {path.name for path in (folder / "layers").iterdir()} == named, f"layers of {name}"
+        layers = {path.name for path in (folder / "layers").iterdir()}
+        assert layers == named, f"layers of {name}: {layers - named} too many, {named - layers} missing"
         assert {path.name for path in folder.iterdir()} <= {"layers", "sealed", "branches", "tmp"}, name
         assert list((folder / "tmp").glob("*")) == [], f"half-made things of {name}"
 
@@ -85,7 +86,8 @@ async def heads(kernel: Kernel, hands: Hands) -> None:
         await kernel.activate(env)
         wanted = frozenset(hands.tail(env))
         place = {name: Path(str(kernel.bindings(env)[name].address["path"])) for name in ("db", "media")}
-        assert rows_in(place["db"]) == files_in(place["media"]) == wanted, f"{env} shows something else"
+        shown = {"db": rows_in(place["db"]), "media": files_in(place["media"])}
+        assert shown == {"db": wanted, "media": wanted}, f"{env} shows {shown}, not {wanted}"
 
 
 def acknowledged(kernel: Kernel, facts: Facts) -> None:

@@ -170,9 +170,10 @@ def release(folder: Path) -> None:
         detach(place)
 
 
-def make_bases(folder: Path) -> None:
-    """A database with a table of witnesses and a tree with a folder for them."""
+def make_bases(folder: Path, *, bytes_more: int = 0) -> None:
+    """A database with a table of witnesses and a tree with a folder for them; the database may be larger."""
     with closing(sqlite3.connect(folder / "notes.sqlite3")) as connection, connection:
         connection.execute("CREATE TABLE witnesses (witness TEXT PRIMARY KEY) WITHOUT ROWID")
+        connection.execute("CREATE TABLE ballast AS SELECT zeroblob(?) AS ballast", (bytes_more,))
     (folder / "media" / FOLDER).mkdir(parents=True)
     (folder / "media" / "readme").write_text("base")
