@@ -116,6 +116,10 @@ class BlobStore(BlobReader):
     def __contains__(self, digest: str) -> bool:
         return digest in self._pending or super().__contains__(digest)
 
+    def wait(self) -> bool:
+        """Whether ``sync`` would have something to force to the disk."""
+        return bool(self._pending or self._unsynced)
+
     def sync(self) -> None:
         """Return when everything put before is on disk under its final name. Raises OSError; may be repeated."""
         with self._syncing:

@@ -35,6 +35,10 @@ class Parking(Protocol):
         """Until ``wake(spot)`` is called, which must be later: nothing may be awaited between ``spot`` and this."""
         ...
 
+    async def turn(self) -> None:
+        """Let every other task that can run do so once. No cancellation is delivered here."""
+        ...
+
     def wake(self, spot: Spot) -> None:
         """End the wait. Once."""
         ...
@@ -61,6 +65,7 @@ class TrioParking:
         self._stay = lambda _: lowlevel.Abort.FAILED
         self.notice = lowlevel.checkpoint_if_cancelled
         self.spot = lowlevel.current_task
+        self.turn = lowlevel.cancel_shielded_checkpoint
         self.wake = lowlevel.reschedule
 
     async def wait(self, spot: Spot) -> None:
@@ -95,6 +100,14 @@ class AsyncioParking:
                 spot.future = self._loop.create_future()
                 with anyio.CancelScope(shield=True):
                     await spot.future
+
+    async def turn(self) -> None:
+        """Let others run once. Only ``Task.cancel`` is delivered."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if anyio.current_effective_deadline() > -math.inf:
+                raise
 
     def wake(self, spot: Spot) -> None:
         """End the wait, if ``Task.cancel`` did not."""

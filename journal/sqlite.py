@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
+from typing import TypedDict
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -38,7 +39,7 @@ from statefork.journal.lock import StateLock, sync_folder
 from statefork.journal.log import Append, Recorded
 from statefork.journal.parking import parking
 from statefork.journal.reading import Scan, SqliteReader, connect_for_reading, identity
-from statefork.journal.writer import Stats, Writer
+from statefork.journal.writer import Stats, Writer, nothing
 
 
 class SqliteJournal:
@@ -55,7 +56,7 @@ class SqliteJournal:
         self._codec = Codec()
         self._feed = Feed(writer.position, limits)
         self._parking = parking()
-        self._group = GroupCommit(writer.commit, self._settled, writer.tidy, limits)
+        self._group = GroupCommit(writer.commit, writer.lead, self._settled, writer.tidy, writer.pace, limits)
 
     @property
     def id(self) -> str:
@@ -136,8 +137,15 @@ class SqliteJournal:
 
     async def _settle(self, entry: Entry) -> int:
         entry.spot = self._parking.spot()
-        self._group.put(entry)
-        await self._parking.wait(entry.spot)
+        led = False
+        if self._group.put(entry):
+            try:
+                await self._parking.turn()
+            finally:
+                led = self._group.lead(entry)
+                self._feed.advance(self._writer.position)
+        if not led:
+            await self._parking.wait(entry.spot)
         if entry.error is not None:
             raise entry.error
         return entry.position
@@ -173,13 +181,15 @@ def open_sqlite_journal(
     *,
     limits: Limits | None = None,
     clock: Callable[[], float] = time.time,
-    sync_blobs: Callable[[], None] = lambda: None,
-    before_commit: Callable[[], None] = lambda: None,
+    sync_blobs: Callable[[], None] = nothing,
+    blobs_wait: Callable[[], bool] = lambda: False,
+    before_commit: Callable[[], None] = nothing,
     lock: bool = True,
 ) -> AbstractAsyncContextManager[SqliteJournal]:
     """Open a journal file for writing; a file that does not exist is made, with an identity of its own.
 
-    ``sync_blobs`` runs in the writer's thread before each commit and must leave on disk what the events refer to.
+    ``sync_blobs`` runs before each commit and must leave on disk what the events refer to; where ``blobs_wait`` says
+    that it has something to do, it runs in the writer's thread.
     ``before_commit`` runs there within each transaction: what it raises (OSError, sqlite3.Error) counts as a failure of
     the disk, and while it blocks the disk is slow. Without ``lock`` the caller holds the directory's StateLock.
     Leaving the context writes what is queued; events that could not be written raise JournalUnavailable.
@@ -187,7 +197,14 @@ def open_sqlite_journal(
     """
     file = Path(path).absolute()
     held = StateLock(file.parent) if lock else contextlib.nullcontext()
-    return _opened(held, lambda: _open(file, clock, sync_blobs, before_commit), limits or Limits())
+    hooks: _Hooks = {"sync_blobs": sync_blobs, "blobs_wait": blobs_wait, "before_commit": before_commit}
+    return _opened(held, lambda: _open(file, clock, hooks), limits or Limits())
+
+
+class _Hooks(TypedDict):
+    sync_blobs: Callable[[], None]
+    blobs_wait: Callable[[], bool]
+    before_commit: Callable[[], None]
 
 
 @asynccontextmanager
@@ -208,11 +225,9 @@ async def _opened(
             raise loss(lost, opened.fault)
 
 
-def _open(
-    path: Path, clock: Callable[[], float], sync_blobs: Callable[[], None], before_commit: Callable[[], None]
-) -> tuple[Writer, SqliteReader, EventFile]:
+def _open(path: Path, clock: Callable[[], float], hooks: _Hooks) -> tuple[Writer, SqliteReader, EventFile]:
     with contextlib.ExitStack() as stack:
-        writer = Writer(path, sync_blobs=sync_blobs, before_commit=before_commit)
+        writer = Writer(path, **hooks)
         stack.callback(writer.close)
         if writer.fresh:
             created = JournalCreated(

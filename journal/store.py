@@ -69,7 +69,9 @@ async def _writing(state: Path, limits: Limits | None) -> AsyncIterator[State]:
     with StateLock(state):
         blobs = await run_sync(BlobStore, state / BLOBS_NAME)
         path = state / JOURNAL_NAME
-        async with open_sqlite_journal(path, limits=limits, sync_blobs=blobs.sync, lock=False) as journal:
+        async with open_sqlite_journal(
+            path, limits=limits, sync_blobs=blobs.sync, blobs_wait=blobs.wait, lock=False
+        ) as journal:
             yield State(state, journal, blobs)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from time import perf_counter, sleep
 
 import msgspec
 
@@ -23,6 +25,11 @@ CHECKPOINT_BYTES = 4 * 1024 * 1024
 """After so many bytes of events the writer copies the log into the file, when nobody waits for it."""
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+BUSY_POLL_S = 0.01
+
+PACE_DECAY = 0.7
+"""A slow commit is forgotten over the next ones: after three, half of it counts."""
+
 ROWS_PER_STATEMENT = 64
 """SQLite gives Python's lock back once in each statement, and where the event loop is busy each return of it may take
 milliseconds. So a group commit uses few statements, each for many rows. They are kept prepared, one for each number."""
@@ -40,6 +47,10 @@ def _statement(template: str, rows: int, columns: int) -> str:
     return template.format(rows=", ".join([row] * rows))
 
 
+def nothing() -> None:
+    """Nothing is to be done."""
+
+
 class Stats(msgspec.Struct, kw_only=True):
     """What a journal's writer did since it was opened."""
 
@@ -51,10 +62,20 @@ class Stats(msgspec.Struct, kw_only=True):
 class Writer:
     """The writing connection. Blocking; used by one thread at a time."""
 
-    def __init__(self, path: Path, *, sync_blobs: Callable[[], None], before_commit: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        sync_blobs: Callable[[], None] = nothing,
+        blobs_wait: Callable[[], bool] = lambda: False,
+        before_commit: Callable[[], None] = nothing,
+    ) -> None:
         self._path = path
         self._sync_blobs = sync_blobs
+        self._blobs_wait = blobs_wait
         self._before_commit = before_commit
+        self._patient = True  # waits for another program's transaction
+        self._pace_s = 1.0  # slow, until it has proved to be quick
         self._uncopied_bytes = 0
         self._broken: JournalError | None = None
         self.position = 0
@@ -94,12 +115,14 @@ class Writer:
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute(f"PRAGMA journal_size_limit = {16 * CHECKPOINT_BYTES}")
         create_schema(connection)
+        connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and only where we may
         return not filled
 
     def commit(self, entries: Sequence[Entry]) -> None:
         """Give the entries their places and force them to the disk: all, or none and JournalError is raised."""
         if self._broken is not None:
             raise self._broken
+        began = perf_counter()
         try:
             self._sync_blobs()
             placed = self._heads.place(entries, self.position)
@@ -110,10 +133,25 @@ class Writer:
             raise self._failure(error) from error
         self._heads.keep(placed)
         self.position += len(placed.rows)
+        if placed.rows:
+            self._pace_s = max(perf_counter() - began, self._pace_s * PACE_DECAY)
+
+    def lead(self, entries: Sequence[Entry]) -> None:
+        """The same without waiting for another program that keeps the file locked."""
+        self._patient = False
+        try:
+            self.commit(entries)
+        finally:
+            self._patient = True
+
+    def pace(self) -> float:
+        """How many seconds commits took lately; infinitely many where the next one has more to do than to commit."""
+        more = self._before_commit is not nothing or self._uncopied_bytes >= CHECKPOINT_BYTES or self._blobs_wait()
+        return math.inf if more else self._pace_s
 
     def _store(self, rows: Sequence[Row], heads: dict[str, tuple[int, str]]) -> None:
         connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
+        self._begin()
         committing = False
         try:
             self._insert(_EVENTS, [(*row[:3], row.event.decode(), row.hash) for row in rows])
@@ -131,6 +169,17 @@ class Writer:
         self.stats.events += len(rows)
         self._uncopied_bytes += sum(len(row.event) for row in rows)
 
+    def _begin(self) -> None:
+        give_up = perf_counter() + (BUSY_TIMEOUT_S if self._patient else 0.0)
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if primary_code(error) != sqlite3.SQLITE_BUSY or perf_counter() >= give_up:
+                    raise
+            sleep(BUSY_POLL_S)
+
     def _insert(self, template: str, rows: Sequence[tuple[object, ...]]) -> None:
         for start in range(0, len(rows), ROWS_PER_STATEMENT):
             some = rows[start : start + ROWS_PER_STATEMENT]
@@ -143,7 +192,7 @@ class Writer:
         died now, the next one would take for committed what was reported as failed. Any commit starts at that place.
         """
         with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._begin()
             self._connection.execute("INSERT INTO streams VALUES ('', 0, '')")
             self._connection.execute("DELETE FROM streams WHERE stream = ''")
             self._connection.execute("COMMIT")
@@ -185,7 +234,9 @@ class Writer:
     def merge(self) -> None:
         """Copy all of the log into the file, so that the file alone is the whole journal."""
         with contextlib.suppress(sqlite3.Error):
+            self._connection.execute(f"PRAGMA busy_timeout = {round(BUSY_TIMEOUT_S * 1000)}")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._connection.execute("PRAGMA busy_timeout = 0")
 
     def close(self) -> None:
         """Merge and close."""

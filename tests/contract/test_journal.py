@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from statefork.journal.limits import Limits
 from statefork.journal.log import Journal
 from statefork.journal.memory import MemoryDisk, open_memory_journal
 from statefork.journal.sqlite import open_sqlite_journal
+from statefork.journal.writer import nothing
 
 
 @pytest.mark.anyio
@@ -31,5 +33,13 @@ class TestSqliteJournal(JournalFaultConformance):
         self.path = tmp_path / "state" / "journal.sqlite3"
 
     def opened(self, *, limits: Limits | None = None, gate: Gate | None = None) -> AbstractAsyncContextManager[Journal]:
-        before_commit = gate.enter if gate else lambda: None
+        before_commit = gate.enter if gate else nothing
         return open_sqlite_journal(self.path, limits=limits, before_commit=before_commit)
+
+
+class TestSqliteJournalWithLeaders(TestSqliteJournal):
+    """Whoever appends alone commits on the event loop, however slow the disk is."""
+
+    @pytest.fixture(autouse=True)
+    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("statefork.journal.commit.LEAD_S_MAX", math.inf)
