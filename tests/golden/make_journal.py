@@ -3,8 +3,8 @@
     python tests/golden/make_journal.py tests/golden/journal-v2
 
 It is run once for each format, and once more beside it when kinds of events or fields were added (``journal-v1-slots``,
-``-keys``, ``-recovery``, ``-probes``); what it made is never made again: it must stay readable for ever. So it refuses to write where
-there is something already.
+``-keys``, ``-recovery``, ``-probes``); what it made is never made again: it must stay readable for ever. So it refuses
+to write where there is something already.
 """
 
 from __future__ import annotations
@@ -48,14 +48,8 @@ def appends() -> Iterator[tuple[Append, ...]]:
     published = ev.GenerationPublished(
         at=T + 3, transition="t1", op="create", generation=1, epoch=1, manifest=manifest("base"), **common
     )
-    active = ev.EnvironmentActivated(
-        at=T + 4,
-        env="shop-1",
-        generation=1,
-        activation=1,
-        timings_ms={"bind": 12.5},
-        probed_ms={"db": 2.5, "browser": 9.75},
-    )
+    took = {"timings_ms": {"bind": 12.5}, "probed_ms": {"db": 2.5, "browser": 9.75}}
+    active = ev.EnvironmentActivated(at=T + 4, env="shop-1", generation=1, activation=1, **took)
     yield (Append("env/shop-1", (published, active), exactly(2)),)
     place = {"env": "shop-1", "generation": 1, "epoch": 1, "lease": 1}
     action = {
@@ -98,22 +92,14 @@ def appends() -> Iterator[tuple[Append, ...]]:
         ),
     )
     held = (Held(holder="GET /slow", how="revoked", waited_ms=5000.0),)
+    stopped = {"code": "torn_cut", "reason": "db", "component": "db", "activation": 2}
     yield (
         Append(
             "env/shop-1",
             (
                 ev.TransitionBegun(at=T + 11, env="shop-1", transition="t2", op="snapshot", base=1),
                 ev.TransitionDrained(at=T + 12, env="shop-1", transition="t2", held=held),
-                ev.TransitionAborted(
-                    at=T + 13,
-                    env="shop-1",
-                    transition="t2",
-                    op="snapshot",
-                    code="torn_cut",
-                    reason="db",
-                    component="db",
-                    activation=2,
-                ),
+                ev.TransitionAborted(at=T + 13, env="shop-1", transition="t2", op="snapshot", **stopped),
             ),
             exactly(4),
         ),
