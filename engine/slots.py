@@ -139,6 +139,19 @@ class Slots:
                     other.wake()
         return seat
 
+    @contextmanager
+    def emptied(self, env: str) -> Iterator[None]:
+        """What stands in the environment's slot is taken out in the body: not before its end can the slot be free."""
+        seat = self._seats.get(env)
+        if seat is not None:
+            seat.claims += 1
+        try:
+            yield
+        finally:
+            if seat is not None:
+                seat.claims -= 1
+            self.settle(env)
+
     def settle(self, env: str) -> None:
         """Something of the environment was unbound: where nothing is left of it, its slot is free."""
         seat = self._seats.get(env)

@@ -334,8 +334,8 @@ class Turns:
     async def _close(self, context: Context) -> None:
         for name, branch in context.branches.items():
             self._branches.pop((name, branch.id), None)
-        await close_context(self.contract, self.resources, context, deadline_s=self.settings.discard_s)
-        self.seating.slots.settle(context.identity.env)
+        with self.seating.slots.emptied(context.identity.env):
+            await close_context(self.contract, self.resources, context, deadline_s=self.settings.discard_s)
 
     async def _forget(self, env: str) -> None:
         """The environment is no more: what resources kept of it beside its branches goes too."""

@@ -348,3 +348,23 @@ async def test_who_is_asked_for_just_while_it_gives_way_waits_for_a_slot_as_ever
             pause.go_on.set()
         assert kernel.slots.taken == tuple(bound(kernel))
         assert len(bound(kernel)) == 1
+
+
+async def test_a_slot_is_not_free_while_what_stands_in_it_is_being_closed() -> None:
+    pause = Pause("page", "unbind")
+    async with open_house(1, hook=pause) as (house, kernel):
+        await kernel.create("a")
+        await kernel.create("b", activate=False)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kernel.park, "a")
+            await pause.reached.wait()
+            async with anyio.create_task_group() as impatient:  # who wants it back meanwhile gives up
+                impatient.start_soon(kernel.activate, "a")
+                await anyio.wait_all_tasks_blocked()
+                impatient.cancel_scope.cancel()
+            tasks.start_soon(kernel.activate, "b")
+            await anyio.wait_all_tasks_blocked()
+            assert {identity.env for branch, identity in house.world.bindings if branch.startswith("page-")} == {"a"}
+            assert kernel.slots.taken == ("a",)
+            pause.go_on.set()
+        assert bound(kernel) == {"b"}
