@@ -43,7 +43,7 @@ class Holder(msgspec.Struct, eq=False):
     @property
     def ended(self) -> str:
         """Why it does not count any more, where it was told to end."""
-        return self.lease.revoked if self.lease is not None else ""
+        return self.lease.revoked or self.lease.gate.abandoned if self.lease is not None else ""
 
 
 class Model(msgspec.Struct, eq=False):

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import anyio
 import msgspec
 import trio
+from anyio.lowlevel import checkpoint
 
 from statefork.adapters.resources.memory import Options
 from statefork.engine.capsule import Phase
@@ -35,6 +36,9 @@ from statefork.simulation.violation import Violation, rule_of
 from statefork.simulation.watch import Watch
 
 KINDS = workload.KINDS | holding.KINDS | commands.KINDS | keyed.KINDS
+STUBBORN_S = 200.0
+"""What can't be cancelled has ended by itself after so long, in simulated seconds, the longest stalls included."""
+
 LIFE_S = 5000.0
 """No life takes so long, in simulated seconds: who is still there then waits for ever."""
 
@@ -117,6 +121,9 @@ class Simulation:
         finally:
             scene.on_death = _nothing
             scene.tasks = None
+        if scene.stubborn:
+            await anyio.sleep(STUBBORN_S)
+        await checkpoint()
         left = trio.lowlevel.current_statistics().tasks_living - tasks
         self.truth.require(not left, "progress", f"{left} tasks are left of an engine that has ended")
         self.truth.ended()

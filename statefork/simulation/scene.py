@@ -98,6 +98,7 @@ class Scene:
         self.private: set[str] = set()  # environments that one agent has for itself
         self.pins: dict[str, int] = {}
         self.tickets: list[Identity] = []  # that were good at some time
+        self.stubborn = 0  # actions under way that can't be cancelled
         self.hot = ""  # the environment that was commanded last: where things happen
         self.stories: list[Any] = []  # commands with keys that are to be given again
         self.took_s: dict[str, float] = {}  # actions, by what they were about
@@ -208,10 +209,12 @@ class Scene:
     def acting(self, identity: Identity, what: str, *, joinable: bool) -> Iterator[None]:
         """Around an action."""
         began = trio.current_time()
+        self.stubborn += not joinable
         try:
             with self.truth.acting(identity, what, joinable=joinable):
                 yield
         finally:
+            self.stubborn -= not joinable
             self.took_s[what] = trio.current_time() - began
 
     def discarding(self, handle: Handle) -> None:

@@ -109,6 +109,10 @@ class Watch:
         """Nobody waits for what is there already."""
         slots, truth = self._slots, self._scene.truth
         self._scene.look(self._kernel)
+        if slots.limit != UNLIMITED and not self._scene.troubled:
+            placed = {identity.env for branch, identity in self._scene.world.bindings if branch.startswith("page-")}
+            told = f"{sorted(placed)} stand in {slots.limit} slots"
+            truth.require(len(placed) <= slots.limit, "slots", told)
         free = slots.limit - len(slots.taken)
         parking = any(seat.leaving for seat in slots._seats.values())  # a waiter is busy with that
         for index, waiting in enumerate(slots.queue if not parking else ()):
@@ -144,4 +148,5 @@ class Watch:
                 truth.require(not gate.live, "progress", f"{env} has live leases, and nobody runs: {gate.live}")
                 truth.require(not gate.shut, "I9", f"{env} stays frozen: {gate.shut}")
         for env, model in truth.models.items():
-            truth.require(not model.holders, "progress", f"something of the workload still runs in {env}")
+            left = [holder.what for holder in model.holders if holder.joinable]
+            truth.require(not left, "progress", f"{left} still run in {env}")
