@@ -345,5 +345,5 @@ def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_every_verb_is_tried_here() -> None:
-    tried = set(LIVE) | {"up", "ls", "log", "show", "audit", "doctor"}
+    tried = set(LIVE) | {"up", "ls", "log", "show", "audit", "doctor", "release"}
     assert set(VERBS) - tried == {"demo", "simulate"}, "these have tests of their own"

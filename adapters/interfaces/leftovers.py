@@ -1,0 +1,72 @@
+"""Mounts and processes of a killed engine, which keep its directory from being removed: ended without an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from statefork.adapters.resources.files.mounts import detach, mounted_below
+from statefork.engine.errors import ResourceFailed
+from statefork.engine.runtimes import reap_leftovers
+from statefork.journal.errors import JournalCorrupt, JournalUnavailable, StateMissing
+from statefork.journal.lock import StateLock
+from statefork.journal.store import open_state
+
+
+class Released(msgspec.Struct, frozen=True, kw_only=True):
+    """What was ended. ``mounts``: directories, relative to the state directory; ``runtimes``: names of processes."""
+
+    mounts: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()
+
+
+async def release(state: Path) -> Released:
+    """Detach every mount below a state directory and end the processes that its engines started; change no file.
+
+    Afterwards the directory can be moved or deleted as any other; an engine that opens it finds all that was kept.
+    Raises StateMissing, StateLocked (an engine runs there), ResourceFailed (it takes the user who mounted).
+    """
+    journal = await _journal_of(state)
+    return await anyio.to_thread.run_sync(_release, state, journal)
+
+
+async def _journal_of(state: Path) -> str:
+    """The journal's identity; empty where it can't be read, and then processes can't be told from other people's."""
+    try:
+        async with open_state(state, write=False) as opened:
+            return opened.journal.id
+    except StateMissing:
+        raise
+    except (JournalCorrupt, JournalUnavailable):
+        return ""
+
+
+def _release(state: Path, journal: str) -> Released:
+    state = state.resolve()
+    with StateLock(state):
+        runtimes = reap_leftovers(state, journal) if journal else []
+        detached = []
+        for place in filter(lambda place: _is_ours(place.relative_to(state)), mounted_below(state)):
+            try:
+                detach(place)
+            except OSError as error:
+                raise ResourceFailed(
+                    f"{place} can't be unmounted: {error.strerror}",
+                    hint="Do it as the user who ran the engine (mostly root)",
+                    path=str(place),
+                ) from error
+            detached.append(str(place.relative_to(state)))
+    return Released(mounts=tuple(detached), runtimes=tuple(runtimes))
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether we mounted there: a branch's tree, or a trial. The state directory may well lie on disks of its own."""
+    match place.parts:
+        case ("resources", _, "branches", *_):
+            return True
+        case ("resources", _, trial, *_):
+            return trial.startswith(".overlay-")
+        case _:
+            return False
