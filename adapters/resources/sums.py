@@ -74,8 +74,8 @@ class Summing:
         if (place / SUMS_NAME).exists():
             return
         sums: dict[str, str] = {}
-        for folder, _, files in os.walk(place):
-            for name in files:
+        for folder, folders, files in os.walk(place):
+            for name in (*files, *folders):  # a link to a directory is among the directories
                 path = Path(folder, name)
                 status = path.lstat()
                 if stat.S_ISREG(status.st_mode):
