@@ -131,8 +131,8 @@ def peer_appends(python: Path, path: Path, appenders: int, seconds: float, data:
 
 
 def _main() -> None:
-    from eventsourcing.persistence import InfrastructureFactory, StoredEvent  # type: ignore[import-not-found]
-    from eventsourcing.utils import Environment  # type: ignore[import-not-found]
+    from eventsourcing.persistence import InfrastructureFactory, StoredEvent  # type: ignore[import-not-found]  # the peer's own Python has it
+    from eventsourcing.utils import Environment  # type: ignore[import-not-found]  # likewise
 
     path, appenders, seconds, data = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4].encode()
     settings = {"PERSISTENCE_MODULE": "eventsourcing.sqlite", "SQLITE_DBNAME": path, "SQLITE_LOCK_TIMEOUT": "60"}
