@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from statefork.adapters.interfaces import registry
 from tests.crash.kill_kit import Zygote, release
 
 _MEMORY = Path("/dev/shm")
@@ -21,6 +22,12 @@ def zygote() -> Iterator[Zygote]:
     made = Zygote()
     yield made
     made.end()
+
+
+@pytest.fixture(autouse=True)
+def a_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The actor of these tests is an adapter like any other."""
+    monkeypatch.setitem(registry.BUILT_IN, "hand", "tests.crash.hand")
 
 
 @pytest.fixture

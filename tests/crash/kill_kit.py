@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from statefork.adapters.interfaces.assembly import assemble
 from statefork.adapters.resources.files.mounts import detach, mounted_below
+from statefork.engine.settings import Settings
 from tests.crash.boundaries import ON_DISK
 from tests.crash.hand import FOLDER
-from tests.crash.hands import Facts
+from tests.crash.hands import Facts, Hands
 from tests.crash.zygote import Answer, Request
 
 ROOT = Path(__file__).parents[2]
@@ -177,3 +180,18 @@ def make_bases(folder: Path, *, bytes_more: int = 0) -> None:
         connection.execute("CREATE TABLE ballast AS SELECT zeroblob(?) AS ballast", (bytes_more,))
     (folder / "media" / FOLDER).mkdir(parents=True)
     (folder / "media" / "readme").write_text("base")
+
+
+@asynccontextmanager
+async def opened(folder: Path, state: Path, *, base_bytes: int = 0) -> AsyncIterator[Hands]:
+    """An engine in this very process, and somebody who uses it."""
+    contract = folder / "notes.toml"
+    if not contract.exists():
+        contract.write_text(CONTRACT)
+        make_bases(folder, bytes_more=base_bytes)
+    pipe = os.open(os.devnull, os.O_WRONLY)
+    try:
+        async with assemble(contract, state=state, settings=Settings(settle_s=1.0), progress=None) as assembled:
+            yield Hands(assembled, Facts(), pipe, lambda name: None)
+    finally:
+        os.close(pipe)

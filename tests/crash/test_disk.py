@@ -10,22 +10,19 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from statefork.adapters.interfaces import registry
-from statefork.adapters.interfaces.assembly import assemble
 from statefork.engine.capsule import Phase
 from statefork.engine.errors import StateforkError, TransitionAborted
-from statefork.engine.settings import Settings
 from statefork.journal.errors import JournalUnavailable
 from statefork.journal.values import Moment
 from tests.crash import examine
-from tests.crash.hands import Facts, Hands
-from tests.crash.kill_kit import CONTRACT, make_bases
+from tests.crash.hands import Hands
+from tests.crash.kill_kit import opened
 
 pytestmark = pytest.mark.anyio
 
@@ -52,12 +49,6 @@ WORDS = {"full": "is full. Free space", "forbidden": "may not write there", "nar
 def anyio_backend() -> str:
     """What fails here fails in threads and processes; the loops differ nowhere."""
     return "trio"
-
-
-@pytest.fixture(autouse=True)
-def a_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The actor of these tests is an adapter."""
-    monkeypatch.setitem(registry.BUILT_IN, "hand", "tests.crash.hand")
 
 
 @contextmanager
@@ -124,21 +115,6 @@ def narrow(place: Path) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
-
-
-@asynccontextmanager
-async def opened(folder: Path, state: Path) -> AsyncIterator[Hands]:
-    """An engine with one environment that serves, and one at rest."""
-    contract = folder / "notes.toml"
-    if not contract.exists():
-        contract.write_text(CONTRACT)
-        make_bases(folder, bytes_more=BASE_BYTES)
-    pipe = os.open(os.devnull, os.O_WRONLY)
-    try:
-        async with assemble(contract, state=state, settings=Settings(settle_s=1.0), progress=None) as assembled:
-            yield Hands(assembled, Facts(), pipe, lambda name: None)
-    finally:
-        os.close(pipe)
 
 
 async def lived(hands: Hands) -> None:
@@ -213,7 +189,7 @@ async def test_stores_that_can_not_be_written(tmp_path: Path, command: str, how:
     with ExitStack() as stack:
         for mounted in disks:
             stack.enter_context(mounted)
-        async with opened(tmp_path, state) as hands:
+        async with opened(tmp_path, state, base_bytes=BASE_BYTES) as hands:
             await lived(hands)
             error = await refuses_and_serves(hands, command, cause)
             assert isinstance(error, TransitionAborted), error
@@ -234,16 +210,16 @@ async def test_stores_that_can_not_be_written(tmp_path: Path, command: str, how:
 async def test_a_journal_that_can_not_be_written(tmp_path: Path, command: str) -> None:
     state = tmp_path / "state"
     with disk(state), disk(state / "resources"):
-        async with opened(tmp_path, state) as hands:
+        async with opened(tmp_path, state, base_bytes=BASE_BYTES) as hands:
             await lived(hands)
             error = await refuses_and_serves(hands, command, full(state))
             assert "The disk is full" in str(error) or "disk is full" in str(error)
             assert "Free space" in str(error)
             await goes_on(hands, command)
         with full(state), pytest.raises(JournalUnavailable, match="disk is full"):
-            async with opened(tmp_path, state):
+            async with opened(tmp_path, state, base_bytes=BASE_BYTES):
                 pass
-        async with opened(tmp_path, state) as hands:
+        async with opened(tmp_path, state, base_bytes=BASE_BYTES) as hands:
             assert hands.kernel.recovered.clean
             assert all(one.phase in (Phase.PARKED, Phase.RETIRED) for one in hands.kernel.environments.values())
         examine.audited(state)
