@@ -203,6 +203,32 @@ async def test_that_it_cannot_be_kept_is_said_and_disturbs_nobody(caplog: pytest
     assert house.disk.checkpoints == {}
 
 
+async def test_a_cut_waits_for_what_is_under_way() -> None:
+    """An event that is on the disk and not answered yet is not folded: an image taken now would lack it."""
+    house = House(contract=SMALL)
+    stalled, go_on = anyio.Event(), anyio.Event()
+    armed = False
+
+    async def stall() -> None:
+        if armed and not stalled.is_set():
+            stalled.set()
+            await go_on.wait()
+
+    async with house.open(after_commit=stall) as kernel:
+        await kernel.create("first", activate=False)
+        armed = True
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: kernel.create("second", activate=False))
+            await stalled.wait()
+            tasks.start_soon(kernel._ledger.save_checkpoint)
+            await anyio.wait_all_tasks_blocked()
+            go_on.set()
+        stored = house.disk.checkpoints[FOLD].checkpoint
+        assert house.journal is not None
+        kept = World.of(msgspec.msgpack.decode(stored.data, type=checkpoint._Kept).image)
+        assert differences(kept, await rebuild(house.journal, position=stored.position)) == ()
+
+
 async def test_while_an_append_is_in_doubt_there_is_no_cut() -> None:
     still = Stillness()
     async with still.moving(), still.cut() as cut:
