@@ -15,7 +15,7 @@ from statefork.adapters.interfaces.environment import Environment
 from statefork.adapters.interfaces.python import Engine
 from statefork.adapters.resources.browser.actions import Goto
 from statefork.journal.events import RequestRefused
-from statefork.replay.audit import audit
+from statefork.replay.auditing import audit
 from statefork.worlds.shop import agents, catalogue, evaluators
 from statefork.worlds.shop.agents import SITE, Agent
 from statefork.worlds.shop.evaluators import Books, Judge

@@ -24,7 +24,7 @@ from statefork.engine.errors import ObservationLost, PartialFork, ResourceFailed
 from statefork.engine.settings import Settings
 from statefork.journal import events as happened
 from statefork.journal.errors import JournalUnavailable
-from statefork.replay.audit import audit
+from statefork.replay.auditing import audit
 from statefork.worlds.shop import agents, evaluators
 from statefork.worlds.shop.build import cached
 from tests.integration.shop_kit import chromium, contexts, events, filled, judged, needs_shop, open_shop, shopper

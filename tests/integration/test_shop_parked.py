@@ -14,7 +14,7 @@ from statefork.engine.capsule import Phase
 from statefork.engine.errors import EnvironmentRetired
 from statefork.journal.events import EnvironmentActivated
 from statefork.journal.values import Branch
-from statefork.replay.audit import audit
+from statefork.replay.auditing import audit
 from statefork.worlds.shop import agents, evaluators
 from statefork.worlds.shop.agents import SITE
 from tests.integration.shop_kit import contexts, events, judged, needs_shop, open_shop, shopper

@@ -14,7 +14,7 @@ from statefork.adapters.interfaces.worlds import Progress
 from statefork.engine.errors import ContractError
 from statefork.journal.errors import StateforkError
 from statefork.journal.events import GenerationPublished
-from statefork.replay.audit import audit
+from statefork.replay.auditing import audit
 from statefork.worlds.shop.demo import Cast, Demo, Tell
 from statefork.worlds.shop.report import (
     Audited,
