@@ -236,8 +236,18 @@ class Scene:
 
     # --- what agents do ---------------------------------------------------------------------------------------------
 
-    async def tried(self, what: str, work: Callable[[], Awaitable[object]], *, patience_s: float = 0) -> object:
-        """The result, or None where it failed or its caller lost patience. Only errors that have a cause may come."""
+    async def tried(
+        self,
+        what: str,
+        work: Callable[[], Awaitable[object]],
+        *,
+        patience_s: float = 0,
+        excused: tuple[type[StateforkError], ...] = (),
+    ) -> object:
+        """The result, or None where it failed or its caller lost patience. Only errors that have a cause may come.
+
+        ``excused``: errors for which this very work gives cause.
+        """
         if not patience_s:
             patience_s = self.seconds(0.1) if self.random.random() < 0.15 else NEVER_S
         try:
@@ -248,7 +258,8 @@ class Scene:
             self.tell(f"{what}: cancelled")
         except StateforkError as error:
             self.tell(f"{what}: {type(error).__name__}: {error.message}")
-            self.check(what, error)
+            if not isinstance(error, excused):
+                self.check(what, error)
         return None
 
     def check(self, what: str, error: StateforkError) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import anyio
 
 from statefork.engine.capsule import Phase
+from statefork.engine.errors import ResourceFailed
 from statefork.engine.kernel import ActResult, Kernel
+from statefork.journal.errors import StateforkError
 from statefork.journal.values import Identity, Json
 from statefork.simulation.lying import STUBBORN
 from statefork.simulation.scene import Scene
@@ -79,11 +81,18 @@ class Agent:
             for env in envs:
                 self.truth.look(self.kernel, env)
 
-    async def act(self, env: str, action: dict[str, Json], *, timeout_s: float | None = None) -> ActResult | None:
+    async def act(
+        self,
+        env: str,
+        action: dict[str, Json],
+        *,
+        timeout_s: float | None = None,
+        excused: tuple[type[StateforkError], ...] = (),
+    ) -> ActResult | None:
         """One action; None where it failed or was cancelled."""
         told = " ".join(str(value) for value in action.values())
         result: Any = await self.scene.tried(
-            f"{env} acts: {told}", lambda: self.kernel.act(env, action, timeout_s=timeout_s)
+            f"{env} acts: {told}", lambda: self.kernel.act(env, action, timeout_s=timeout_s), excused=excused
         )
         return result if isinstance(result, ActResult) else None
 
@@ -145,7 +154,8 @@ async def stubborn(agent: Agent) -> None:
     if env := agent.env():
         witness = agent.scene.witness(env, agent.epoch(env), "straggler")
         action: dict[str, Json] = {"type": "put", "in": "db", "key": STUBBORN, "value": str(witness)}
-        await agent.act(env, action, timeout_s=agent.random.choice([None, 1.0]))
+        timeout_s = agent.random.choice([None, 1.0])
+        await agent.act(env, action, timeout_s=timeout_s, excused=(ResourceFailed,))  # its branch may be gone by then
         agent.look(env)
 
 
