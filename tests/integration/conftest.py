@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.browser_kit import SHARED
+from tests.integration.web_kit import build_base
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -17,6 +18,12 @@ def shared_chromium() -> Iterator[None]:
     """The Chromium that the browser's tests share, if any of them has started it."""
     yield
     SHARED.close()
+
+
+@pytest.fixture(scope="session")
+def notes_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The notes project's base; nobody writes there."""
+    return build_base(tmp_path_factory.mktemp("notes") / "base")
 
 
 @pytest.fixture

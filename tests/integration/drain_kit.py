@@ -16,10 +16,10 @@ import anyio
 import pytest
 
 from statefork.adapters.interfaces.assembly import LateAdmission
-from statefork.adapters.interfaces.gateway import HttpGateway, open_gateway
+from statefork.adapters.interfaces.gateway import HttpGateway, Limits, open_gateway
 from statefork.adapters.interfaces.registry import make_resources
 from statefork.engine.contract import parse_contract
-from statefork.engine.kernel import Kernel, open_kernel
+from statefork.engine.kernel import Kernel, Settings, open_kernel
 from statefork.engine.ports import Listener, Route, Services
 from statefork.journal.events import Event, TransitionBegun
 from statefork.journal.log import Journal
@@ -137,11 +137,16 @@ class Scene:
         """End whatever still waits on a pipe, so that closing need not."""
         self.pipes.close()
 
-    def titles(self) -> list[str]:
+    def titles(self, env: str = "a") -> list[str]:
         """What the environment's database holds now, read raw."""
-        path = self.kernel.bindings("a")["db"].address["path"]
+        path = self.kernel.bindings(env)["db"].address["path"]
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as raw:
             return sorted(row[0] for row in raw.execute("SELECT title FROM notes_note"))
+
+    def media(self, env: str = "a") -> dict[str, str]:
+        """What the environment's files hold now, read raw."""
+        folder = Path(str(self.kernel.bindings(env)["media"].address["path"]))
+        return {path.name: path.read_text() for path in folder.iterdir()}
 
 
 S = TypeVar("S", bound=Scene)
@@ -149,7 +154,14 @@ S = TypeVar("S", bound=Scene)
 
 @asynccontextmanager
 async def open_scene(
-    scene: type[S], base: Path, tmp: Path, *, settings: str = "notes.settings", more: str = ""
+    scene: type[S],
+    base: Path,
+    tmp: Path,
+    *,
+    settings: str = "notes.settings",
+    more: str = "",
+    limits: Limits | None = None,
+    engine: Settings | None = None,
 ) -> AsyncIterator[S]:
     """An engine with environment ``a``; ``more`` is added to the contract."""
     words = {"PROJECT": str(PROJECT), "SETTINGS": settings, "HOST": scene.host}
@@ -159,14 +171,18 @@ async def open_scene(
     contract = parse_contract(text, "notes.toml")
     late = LateAdmission()
     async with open_upstream() as upstream, open_state(tmp / "state", write=True) as state:
-        async with open_gateway(late) as gateway:
+        async with open_gateway(late, limits) as gateway:
             doors = Doors(gateway, upstream.route(scene.socket_host))
             services = Services(
                 state=state.path, journal=state.journal.id, blobs=state.blobs, gateway=doors, base_dir=base
             )
             resources = make_resources(contract, services)
             async with open_kernel(
-                journal=state.journal, contract=contract, resources=resources, blobs=state.blobs
+                journal=state.journal,
+                contract=contract,
+                resources=resources,
+                blobs=state.blobs,
+                settings=engine or Settings(),
             ) as late.kernel:
                 await late.kernel.create("a")
                 yield scene(late.kernel, doors, state.journal, upstream, tmp)

@@ -6,6 +6,7 @@ A site's door has a loopback address of its own besides (see ``addresses``): to 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 
@@ -22,6 +23,14 @@ from statefork.engine.ports import Admission, Route
 from statefork.journal.values import Identity
 
 _log = logging.getLogger("statefork.gateway")
+
+
+def keep_alive(stream: anyio.abc.ByteStream, after_s: int) -> None:
+    """Notice a client that is gone without a word (its machine, its network): connections at rest have no deadline."""
+    raw = stream.extra(SocketAttribute.raw_socket)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, after_s), (socket.TCP_KEEPINTVL, after_s), (socket.TCP_KEEPCNT, 3)):
+        raw.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Carried:
@@ -84,6 +93,7 @@ class Door:
         client = Client(stream, self, self._admission, self._limits)
         self._connections += 1
         try:
+            keep_alive(stream, self._limits.keepalive_s)
             if self._connections > self._limits.connections_max:
                 await client.refuse_connection()
             else:

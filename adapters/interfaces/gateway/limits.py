@@ -17,6 +17,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 75.0  # between two requests on one connection
     head_s: float = 15.0  # from the first byte of a request to the end of its head
     stall_s: float = 30.0  # without progress of a body, in either direction
+    keepalive_s: int = 60  # of silence, before a client is asked whether its end of the connection still exists
     connect_s: float = 5.0  # to the upstream
     response_s: float = 120.0  # from the request to the head of its response
     url_chars_max: int = 2048  # of a URL in the journal
