@@ -20,9 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -34,6 +32,7 @@ from pathlib import Path
 import _journal_peers as peers
 import anyio
 import psutil
+from _machine import machine
 
 from statefork.engine.capsule import World
 from statefork.journal.codec import Codec
@@ -227,16 +226,6 @@ def measure(rounds: int, *, with_peer: bool) -> dict[str, object]:
             results["fsyncs_counted_by"] = "strace" if traced else "group commits"
     results["load_1min_after"] = psutil.getloadavg()[0]
     return results
-
-
-def machine() -> str:
-    """The machine, in words."""
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.machine(),
-    )
-    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
-    return f"{psutil.cpu_count()} cores, {model}, {platform.system()} {platform.release()}, {versions}"
 
 
 def main() -> None:

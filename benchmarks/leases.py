@@ -15,19 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
-import psutil
 import trio
+from _machine import machine
 
 from statefork.adapters.resources.memory import MemoryResource, MemoryWorld, Options
 from statefork.engine.contract import parse_contract
@@ -171,13 +169,6 @@ async def measure(backend: str, environments: int) -> dict[str, Any]:
         "alone": crowded["alone"],
         f"of {environments} environments": crowded["many"],
     }
-
-
-def machine() -> str:
-    """The machine, in words."""
-    info = Path("/proc/cpuinfo")
-    models = [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-    return f"{psutil.cpu_count()} cores, {next(iter(models), platform.machine())}, {platform.system()}"
 
 
 def main() -> None:

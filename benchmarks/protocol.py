@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import re
 import sqlite3
 import statistics
@@ -39,7 +38,7 @@ from typing import Any
 
 import anyio
 import httpx
-import psutil
+from _machine import machine
 
 import statefork
 from statefork.adapters.interfaces.python import Engine
@@ -375,14 +374,6 @@ def faults(tables: dict[str, dict[str, Any]]) -> list[str]:
         seen = f"{direct['switches_with_both_faults']} of {direct['switches']}"
         wrong.append(f"direct publish: both faults were seen in {seen} switches only: the detectors are worthless")
     return wrong
-
-
-def machine() -> str:
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor() or platform.machine(),
-    )
-    return f"{psutil.cpu_count()} cores, {model}, {platform.system()} {platform.release()}"
 
 
 def show(tables: dict[str, dict[str, Any]]) -> None:

@@ -78,7 +78,7 @@ class Admitted:
     async def _held_back(self, gate: Gate) -> bool:
         """Wait for what comes, where that is right; True when it should be looked for again.
 
-        What somebody caused who is still at work is never held: the freeze waits for him, and he waits for his answer. A
+        What somebody caused who is still at work is never held: the freeze waits for him, and he for his answer. A
         page's own requests are refused at once: a page that waits for an answer can't be captured.
         """
         if gate.cause("action", "staging", "evaluation") is not None:
