@@ -6,8 +6,10 @@ published all the same, and bound when it is used. A command with a key that is 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import anyio
 
@@ -39,6 +41,7 @@ class Bulk:
         self._settings = conductor.settings
         self._bases = bases
         self._keys = keys
+        self._promised: set[str] = set()  # names that were given to children who are not in the journal yet
 
     async def create(self, envs: Sequence[str], *, activate: bool, key: str) -> list[BulkResult]:
         """New environments over the contract's bases. Raises LimitReached, EnvironmentExists (a name given twice)."""
@@ -82,7 +85,6 @@ class Bulk:
         wanted = named or (f"n={n}",)
         async with self._keys.command(key, "fork", str(source), *wanted) as told:
             moment = await self._source(source, drain, told)
-            names = named or self._free_names(moment.env, n, told)
 
             async def bear(env: str, part: int, bind: bool) -> Moment:
                 parent = self._generation(moment)
@@ -97,7 +99,8 @@ class Bulk:
                     note=told.note(part),
                 )
 
-            return await self._each(names, self._binding(bear, activate), told)
+            with self._names(named, moment.env, n, told) as names:
+                return await self._each(names, self._binding(bear, activate), told)
 
     async def _source(self, source: Moment | str, drain: DrainPolicy | None, told: Told) -> Moment:
         """The generation that all children continue from; a repetition finds the one that the first try pinned."""
@@ -111,21 +114,25 @@ class Bulk:
         self._conductor.usable(moment.env)
         return generation
 
-    def _free_names(self, parent: str, n: int, told: Told) -> tuple[str, ...]:
-        """A name for each child: that which it has, or the next free one."""
-        names: list[str] = []
-        number = 0
-        for part in range(1, n + 1):
-            if part in told.parts:
-                names.append(told.parts[part].env)
-                continue
-            while True:
-                number += 1
-                name = f"{parent}-f{number}"
-                if name not in self._world.environments:
-                    names.append(name)
-                    break
-        return tuple(names)
+    @contextmanager
+    def _names(self, named: tuple[str, ...], parent: str, n: int, told: Told) -> Iterator[tuple[str, ...]]:
+        """A name for each child: that which was asked for, that which it has already, or the next free one.
+
+        Nobody else is given them in the body.
+        """
+        known = {part: moment.env for part, moment in told.parts.items()}
+        numbers = itertools.count(1)
+        fresh = (name for number in numbers if self._is_free(name := f"{parent}-f{number}"))
+        names = named or tuple(known[part] if part in known else next(fresh) for part in range(1, n + 1))
+        given = set(names) - self._promised
+        self._promised |= given
+        try:
+            yield names
+        finally:
+            self._promised -= given
+
+    def _is_free(self, name: str) -> bool:
+        return name not in self._world.environments and name not in self._promised
 
     # --- doing many -------------------------------------------------------------------------------------------------
 

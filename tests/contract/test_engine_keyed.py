@@ -231,3 +231,19 @@ async def test_several_creates_and_resets_succeed_or_fail_each_on_its_own(house:
         for empty in (kernel.create_each, kernel.reset_each):
             with pytest.raises(LimitReached):
                 await empty([])
+
+
+async def test_two_forks_by_number_at_once_give_every_child_a_name_of_its_own(house: House) -> None:
+    born: list[str] = []
+    async with house.open() as kernel:
+        await kernel.create("shop")
+
+        async def fork(source: str | Moment) -> None:
+            results = await kernel.fork(source, 3)
+            assert [result.error for result in results] == [None] * 3
+            born.extend(result.env for result in results)
+
+        async with anyio.create_task_group() as tasks:
+            for source in ("shop", SHOP_1, SHOP_1):
+                tasks.start_soon(fork, source)
+        assert sorted(born) == [f"shop-f{number}" for number in range(1, 10)]
