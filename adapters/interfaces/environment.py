@@ -146,6 +146,13 @@ class Environment:
         moment = resolve(as_ref(ref), self.kernel.histories())
         return await self.kernel.restore(self.name, moment, drain=drain, key=key)
 
+    async def recover(self) -> Moment:
+        """Give up everything since the last published generation, whatever state it is in: that serves again.
+
+        For what can be neither published nor replaced, such as a tail that fills its disk: a reset stages beside it.
+        """
+        return await self.kernel.recover(self.name)
+
     async def park(self, reason: str = "") -> None:
         """Seal and unbind: the environment costs only disk until it is used again."""
         await self.kernel.park(self.name, reason)

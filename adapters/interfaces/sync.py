@@ -152,6 +152,13 @@ class Environment:
         """
         return self._calls.call(lambda: self._environment.restore(target, drain=drain, key=key))
 
+    def recover(self) -> Moment:
+        """Give up everything since the last published generation, whatever state it is in: that serves again.
+
+        For what can be neither published nor replaced, such as a tail that fills its disk: a reset stages beside it.
+        """
+        return self._calls.call(self._environment.recover)
+
     def park(self, reason: str = "") -> None:
         """Seal and unbind: the environment costs only disk until it is used again."""
         self._calls.call(lambda: self._environment.park(reason))
