@@ -107,7 +107,7 @@ def counts(kernel: Kernel, state: Path) -> dict[str, int]:
         "processes": len(me.children(recursive=True)),
         "threads": me.num_threads(),
         "descriptors": descriptors(),
-        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "mounts": Path("/proc/self/mountinfo").read_text().count(f" {state.resolve()}/"),
         "ports": len(me.net_connections()),
         "files": sum(1 for _ in (state / "resources").rglob("*")),
         "tasks": anyio_tasks(),
