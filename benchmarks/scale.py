@@ -262,7 +262,7 @@ def counts(state: Path) -> dict[str, int]:
         "processes": len(me.children(recursive=True)),
         "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - names only
         "threads": me.num_threads(),
-        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "mounts": Path("/proc/self/mountinfo").read_text().count(f" {state.resolve()}/"),
         "ports": len(me.net_connections()),
         "files": sum(1 for _ in (state / "resources").rglob("*")),
     }
