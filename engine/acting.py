@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from anyio.lowlevel import checkpoint_if_cancelled
+
 from statefork.engine.attempts import Attempts, Late
 from statefork.engine.conductor import Conductor
 from statefork.engine.errors import ActionFailed, ActionTimeout, InvalidAction, NotReady, ObservationLost
@@ -122,6 +124,7 @@ class Acting:
             error, seen = await self._attempts.run(
                 f"{lease.holder} of {lease.env}", attempt, deadline_s=timeout_s, abandoned=lease.abandon
             )
+            await checkpoint_if_cancelled()  # revoked when all was done, and not yet told: it is unknown to everybody
             lease.check_unspoilt()
             return span.end("ok" if error is None else "failed", error, seen)
         except Late as late:
@@ -177,7 +180,9 @@ class Acting:
         try:
             async with actor.raw(binding) as native:
                 yield native
-            span.end("ok", None, await self._seen(lease, context))
+            seen = await self._seen(lease, context)
+            await checkpoint_if_cancelled()
+            span.end("ok", None, seen)
         except BaseException as error:
             span.end("unknown", error if isinstance(error, Exception) else "it was cut short", None)
             raise
@@ -185,6 +190,7 @@ class Acting:
     async def evaluate(self, lease: Lease, context: Context, name: str, check: Check) -> float:
         """Judge under a lease that the caller has entered, and journal the verdict with the generation it is of."""
         answer = await check(EvaluationContext(self, lease, context))
+        await checkpoint_if_cancelled()
         lease.check_unspoilt()
         score, detail = answer if isinstance(answer, tuple) else (answer, None)
         self._ledger.ride(

@@ -43,7 +43,7 @@ class Bulk:
         self._keys = keys
         self._promised: set[str] = set()  # names that were given to children who are not in the journal yet
 
-    async def create(self, envs: Sequence[str], *, activate: bool, key: str) -> list[BulkResult]:
+    async def create(self, envs: Sequence[str], *, activate: bool, key: str | None) -> list[BulkResult]:
         """New environments over the contract's bases. Raises LimitReached, EnvironmentExists (a name given twice)."""
         self._check_names(envs, "create")
 
@@ -55,7 +55,7 @@ class Bulk:
 
             return await self._each(envs, self._binding(create, activate), told)
 
-    async def reset(self, envs: Sequence[str], *, drain: DrainPolicy | None, key: str) -> list[BulkResult]:
+    async def reset(self, envs: Sequence[str], *, drain: DrainPolicy | None, key: str | None) -> list[BulkResult]:
         """Each back to its origin. Raises LimitReached, EnvironmentExists (a name given twice)."""
         self._check_names(envs, "reset")
 
@@ -74,7 +74,7 @@ class Bulk:
         *,
         activate: bool,
         drain: DrainPolicy | None,
-        key: str,
+        key: str | None,
     ) -> list[BulkResult]:
         """Children of a moment, or of the present (one snapshot for all); a number of them gets free names."""
         n = children if isinstance(children, int) else len(children)

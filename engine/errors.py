@@ -181,7 +181,8 @@ class PartialFailure(StateforkError):
     def __init__(self, doing: str, done: Sequence[str], failed: Mapping[str, StateforkError]) -> None:
         first = next(iter(failed.values()))
         super().__init__(
-            f"{doing} of {len(failed)} of {len(done) + len(failed)} environments failed ({', '.join(failed)}): {first}",
+            f"{doing} of {len(failed)} of {len(done) + len(failed)} environments failed ({', '.join(failed)}): "
+            f"{first.message}",
             hint="The others are done; a command with a key can be given again, and does only the rest" if done else "",
             done=", ".join(done),
             failed=", ".join(failed),
@@ -198,7 +199,8 @@ class PartialFork(StateforkError):
     def __init__(self, source: str, born: Sequence[str], failed: Mapping[str, StateforkError]) -> None:
         first = next(iter(failed.values()))
         super().__init__(
-            f"{len(failed)} of {len(born) + len(failed)} children of {source} failed ({', '.join(failed)}): {first}",
+            f"{len(failed)} of {len(born) + len(failed)} children of {source} failed ({', '.join(failed)}): "
+            f"{first.message}",
             hint="The others serve; fork again for the rest" if born else "Nothing of them is left; fork again",
             source=source,
             born=", ".join(born),

@@ -79,7 +79,7 @@ class Kernel:
     # With a ``key`` a command may be given again, by a caller that can't know whether it had happened: see
     # :mod:`statefork.engine.keyed`. All of them raise KeyReused, InvalidKey for a key that is none of theirs.
 
-    async def create(self, env: str, *, activate: bool = True, key: str = "") -> Moment:
+    async def create(self, env: str, *, activate: bool = True, key: str | None = None) -> Moment:
         """A new environment over the contract's bases; its generation 1 is bound and probed (unless told not to).
 
         Raises EnvironmentExists, UnknownRef (no name), TransitionAborted; the name stays free then.
@@ -90,14 +90,16 @@ class Kernel:
             found = self._conductor.found
             return told.whole or await found(env, "create", manifest, activate=activate, note=told.note())
 
-    async def create_each(self, envs: Sequence[str], *, activate: bool = True, key: str = "") -> list[BulkResult]:
+    async def create_each(
+        self, envs: Sequence[str], *, activate: bool = True, key: str | None = None
+    ) -> list[BulkResult]:
         """Several at once, each of which succeeds or fails on its own; as many are bound as there are slots.
 
         Raises LimitReached, EnvironmentExists (a name given twice).
         """
         return await self._bulk.create(envs, activate=activate, key=key)
 
-    async def snapshot(self, env: str, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
+    async def snapshot(self, env: str, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
         """Publish the present, continuing. Of a parked environment it is the head, and no generation is written.
 
         Raises DrainTimeout, TornCut, TransitionAborted, HeldByCaller.
@@ -105,19 +107,21 @@ class Kernel:
         async with self._keys.command(key, "snapshot", env) as told:
             return told.whole or await self._conductor.snapshot(env, drain, note=told.note())
 
-    async def reset(self, env: str, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
+    async def reset(self, env: str, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
         """Back to the origin's components, as a new generation in a new epoch. Raises as ``restore`` does."""
         async with self._keys.command(key, "reset", env) as told:
             origin = self._conductor.usable(env).origin
             return told.whole or await self._conductor.switch(env, "reset", origin, drain, note=told.note())
 
     async def reset_each(
-        self, envs: Sequence[str], *, drain: DrainPolicy | None = None, key: str = ""
+        self, envs: Sequence[str], *, drain: DrainPolicy | None = None, key: str | None = None
     ) -> list[BulkResult]:
         """Several at once, each of which succeeds or fails on its own. Raises LimitReached, EnvironmentExists."""
         return await self._bulk.reset(envs, drain=drain, key=key)
 
-    async def restore(self, env: str, target: Moment, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
+    async def restore(
+        self, env: str, target: Moment, *, drain: DrainPolicy | None = None, key: str | None = None
+    ) -> Moment:
         """The components of any published generation of this contract, as a new generation in a new epoch.
 
         A parked environment stays parked. Raises UnknownRef, DrainTimeout, TransitionAborted, HeldByCaller.
@@ -133,7 +137,7 @@ class Kernel:
         *,
         activate: bool = True,
         drain: DrainPolicy | None = None,
-        key: str = "",
+        key: str | None = None,
     ) -> list[BulkResult]:
         """Children that continue from a published generation, or from the present of an environment (its name).
 
@@ -151,7 +155,7 @@ class Kernel:
         *,
         activate: bool = True,
         drain: DrainPolicy | None = None,
-        key: str = "",
+        key: str | None = None,
     ) -> Moment:
         """A new environment whose origin, generation 1, is the given moment (or the present of an environment)."""
         check_env_name(env)
@@ -173,7 +177,7 @@ class Kernel:
         """Bind and probe a parked environment. Acting on it or leasing it does so too."""
         await self._conductor.activate(env)
 
-    async def retire(self, env: str, *, drain: DrainPolicy | None = None, key: str = "") -> None:
+    async def retire(self, env: str, *, drain: DrainPolicy | None = None, key: str | None = None) -> None:
         """End an environment. What runs in it is revoked unless ``drain`` says otherwise; its history stays."""
         async with self._keys.command(key, "retire", env) as told:
             if not told.whole:

@@ -37,7 +37,7 @@ class Note(Value, frozen=True, kw_only=True):
 class Told:
     """One command while it runs: what it led to when it was given before, and the notes for what it leads to now."""
 
-    def __init__(self, world: World, key: str, request: str) -> None:
+    def __init__(self, world: World, key: str | None, request: str) -> None:
         self._world = world
         self._key = key
         self._request = request
@@ -45,7 +45,7 @@ class Told:
     @property
     def parts(self) -> Mapping[int, Moment]:
         """The answers so far, by part; empty without a key."""
-        known = self._world.answers.get(self._key) if self._key else None
+        known = self._world.answers.get(self._key) if self._key is not None else None
         return known.parts if known is not None else {}
 
     @property
@@ -55,7 +55,7 @@ class Told:
 
     def note(self, part: int = 0) -> Note | None:
         """The note of one part; None without a key."""
-        return Note(key=self._key, request=self._request, part=part) if self._key else None
+        return Note(key=self._key, request=self._request, part=part) if self._key is not None else None
 
 
 class Keys:
@@ -66,14 +66,14 @@ class Keys:
         self._locks = KeyedLocks()
 
     @asynccontextmanager
-    async def command(self, key: str, *words: str) -> AsyncIterator[Told]:
-        """Around one command, which ``words`` tell. An empty key: it has none, and is carried out whatever was before.
+    async def command(self, key: str | None, *words: str) -> AsyncIterator[Told]:
+        """Around one command, which ``words`` tell. Without a key it is carried out whatever was before.
 
         Raises KeyReused where the key belongs to another command, InvalidKey, LimitReached.
         """
         request = _request(words)
         told = Told(self._world, key, request)
-        if not key:
+        if key is None:
             yield told
             return
         check_key(key)
@@ -102,6 +102,10 @@ def check_key(key: str) -> None:
             limit="key_chars_max",
             most=KEY_CHARS_MAX,
             asked=len(key),
+        )
+    if not key:
+        raise InvalidKey(
+            "an empty text can't be a command's key", hint="Leave the key out, or see why it is empty.", key=key
         )
     if not key.isprintable() or key != key.strip():
         raise InvalidKey(

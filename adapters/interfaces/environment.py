@@ -127,16 +127,16 @@ class Environment:
 
     # ``key``: as in Engine.create.
 
-    async def snapshot(self, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
+    async def snapshot(self, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
         """Publish the present as a new generation; the agent goes on undisturbed. Raises TransitionAborted."""
         return await self.kernel.snapshot(self.name, drain=drain, key=key)
 
-    async def reset(self, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
+    async def reset(self, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
         """Go back to the origin, as a new generation. Raises TransitionAborted: then the old generation serves."""
         return await self.kernel.reset(self.name, drain=drain, key=key)
 
     async def restore(
-        self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None, key: str = ""
+        self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None, key: str | None = None
     ) -> Moment:
         """Go back to a generation (a number means one of this environment), as a new generation.
 
@@ -165,7 +165,7 @@ class Environment:
         """Inside the body the environment does not give its slot to another."""
         return self.kernel.pinned(self.name)
 
-    async def retire(self, *, key: str = "") -> None:
+    async def retire(self, *, key: str | None = None) -> None:
         """End the environment. Its history stays readable; generations that others build on survive."""
         await self.kernel.retire(self.name, key=key)
 

@@ -74,7 +74,7 @@ class Engine:
         self.kernel.world.capsule(name)
         return Environment(self.kernel, self.blobs, name)
 
-    async def create(self, name: str, *, key: str = "") -> Environment:
+    async def create(self, name: str, *, key: str | None = None) -> Environment:
         """A new environment over the contract's base: generation 1, bound and probed.
 
         ``key``, here and below: a text of the caller's choice. Who gives the same command again with the same key gets
@@ -86,7 +86,7 @@ class Engine:
         await self.kernel.create(name, key=key)
         return self.environment(name)
 
-    async def create_many(self, names: Sequence[str], *, key: str = "") -> list[Environment]:
+    async def create_many(self, names: Sequence[str], *, key: str | None = None) -> list[Environment]:
         """Several at once; as many are bound as there are slots, the others when they are used.
 
         Each succeeds or fails on its own: PartialFailure carries the names of those that are there, and the others'
@@ -97,14 +97,14 @@ class Engine:
         return [self.environment(result.env) for result in results]
 
     async def reset_many(
-        self, names: Sequence[str], *, drain: DrainPolicy | None = None, key: str = ""
+        self, names: Sequence[str], *, drain: DrainPolicy | None = None, key: str | None = None
     ) -> list[Moment]:
         """Several back to their origins at once; each succeeds or fails on its own (PartialFailure)."""
         results = await self.kernel.reset_each(names, drain=drain, key=key)
         return _check_all("reset", results)
 
     async def fork(
-        self, ref: str | Ref | Moment, *, n: int = 1, names: Sequence[str] | None = None, key: str = ""
+        self, ref: str | Ref | Moment, *, n: int = 1, names: Sequence[str] | None = None, key: str | None = None
     ) -> list[Environment]:
         """``n`` children that continue from a moment: the present (one snapshot for all), or a published generation.
 
@@ -119,11 +119,13 @@ class Engine:
         results = await self.kernel.fork(source, n if names is None else tuple(names), key=key)
         failed = {result.env: result.error for result in results if result.error is not None}
         born = [self.environment(result.env) for result in results if result.error is None]
+        if failed and len(results) == 1:
+            raise next(iter(failed.values()))
         if failed:
             raise PartialFork(str(ref), [child.name for child in born], failed)
         return born
 
-    async def clone(self, ref: str | Ref | Moment, name: str, *, key: str = "") -> Environment:
+    async def clone(self, ref: str | Ref | Moment, name: str, *, key: str | None = None) -> Environment:
         """A new environment whose origin (generation 1) is that moment. Raises UnknownRef, EnvironmentExists."""
         ref = as_ref(ref)
         self.kernel.world.capsule(ref.env)

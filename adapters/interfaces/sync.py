@@ -137,15 +137,17 @@ class Environment:
 
     # ``key``: as in Engine.create.
 
-    def snapshot(self, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
+    def snapshot(self, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
         """Publish the present as a new generation; the agent goes on undisturbed. Raises TransitionAborted."""
         return self._calls.call(lambda: self._environment.snapshot(drain=drain, key=key))
 
-    def reset(self, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
+    def reset(self, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
         """Go back to the origin, as a new generation. Raises TransitionAborted: then the old generation serves."""
         return self._calls.call(lambda: self._environment.reset(drain=drain, key=key))
 
-    def restore(self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None, key: str = "") -> Moment:
+    def restore(
+        self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None, key: str | None = None
+    ) -> Moment:
         """Go back to a generation (a number means one of this environment), as a new generation.
 
         Raises UnknownRef, TransitionAborted.
@@ -177,7 +179,7 @@ class Environment:
         finally:
             self._calls.run(lambda: pins.__exit__(None, None, None))
 
-    def retire(self, *, key: str = "") -> None:
+    def retire(self, *, key: str | None = None) -> None:
         """End the environment. Its history stays readable; generations that others build on survive."""
         self._calls.call(lambda: self._environment.retire(key=key))
 
@@ -228,7 +230,7 @@ class Engine:
         """The environment of that name. Raises UnknownEnvironment."""
         return self._held(self._calls.run(lambda: self._engine.environment(name)))
 
-    def create(self, name: str, *, key: str = "") -> Environment:
+    def create(self, name: str, *, key: str | None = None) -> Environment:
         """A new environment over the contract's base: generation 1, bound and probed.
 
         ``key``, here and below: a text of the caller's choice. Who gives the same command again with the same key gets
@@ -239,7 +241,7 @@ class Engine:
         """
         return self._held(self._calls.call(lambda: self._engine.create(name, key=key)))
 
-    def create_many(self, names: Sequence[str], *, key: str = "") -> list[Environment]:
+    def create_many(self, names: Sequence[str], *, key: str | None = None) -> list[Environment]:
         """Several at once; as many are bound as there are slots, the others when they are used.
 
         Each succeeds or fails on its own: PartialFailure carries the names of those that are there, and the others'
@@ -247,12 +249,14 @@ class Engine:
         """
         return [self._held(one) for one in self._calls.call(lambda: self._engine.create_many(names, key=key))]
 
-    def reset_many(self, names: Sequence[str], *, drain: DrainPolicy | None = None, key: str = "") -> list[Moment]:
+    def reset_many(
+        self, names: Sequence[str], *, drain: DrainPolicy | None = None, key: str | None = None
+    ) -> list[Moment]:
         """Several back to their origins at once; each succeeds or fails on its own (PartialFailure)."""
         return self._calls.call(lambda: self._engine.reset_many(names, drain=drain, key=key))
 
     def fork(
-        self, ref: str | Ref | Moment, *, n: int = 1, names: Sequence[str] | None = None, key: str = ""
+        self, ref: str | Ref | Moment, *, n: int = 1, names: Sequence[str] | None = None, key: str | None = None
     ) -> list[Environment]:
         """``n`` children that continue from a moment: the present (one snapshot for all), or a published generation.
 
@@ -264,7 +268,7 @@ class Engine:
         children = self._calls.call(lambda: self._engine.fork(ref, n=n, names=names, key=key))
         return [self._held(child) for child in children]
 
-    def clone(self, ref: str | Ref | Moment, name: str, *, key: str = "") -> Environment:
+    def clone(self, ref: str | Ref | Moment, name: str, *, key: str | None = None) -> Environment:
         """A new environment whose origin (generation 1) is that moment. Raises UnknownRef, EnvironmentExists."""
         return self._held(self._calls.call(lambda: self._engine.clone(ref, name, key=key)))
 

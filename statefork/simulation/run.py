@@ -249,7 +249,7 @@ class Simulation:
     async def _check_everything(self, kernel: Kernel, journal: Journal) -> None:
         recorded: list[Recorded] = [one async for one in journal.read()]
         report = audit_recorded(recorded)
-        self.truth.require(report.clean, "audit", "; ".join(report.lines()))
+        self.truth.require(report.clean, "audit", "; ".join(map(str, (*report.findings, *report.unreadable))))
         self.truth.check_published()
         for moment, content in self.truth.published.items():
             env, _, number = moment.rpartition("@")

@@ -123,7 +123,7 @@ async def test_a_key_belongs_to_one_command(house: House) -> None:
         assert set(kernel.environments) == {"shop", "shop-f1", "shop-f2"}
 
 
-@pytest.mark.parametrize("key", [" k", "k\n", "\x1b[31m", "a\u2028b"])
+@pytest.mark.parametrize("key", ["", " k", "k\n", "\x1b[31m", "a\u2028b"])
 async def test_a_key_that_nobody_could_read_in_a_log_is_refused(house: House, key: str) -> None:
     async with house.open() as kernel:
         with pytest.raises(InvalidKey):

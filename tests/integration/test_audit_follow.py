@@ -20,8 +20,8 @@ commands = test_cli.commands
 
 
 @contextmanager
-def following(state: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """An audit that has caught up with the engine."""
+def following(state: Path, *options: str, until: str = "following") -> Iterator[subprocess.Popen[str]]:
+    """An audit that has caught up with the engine, or has come so far as to say ``until``."""
     process = subprocess.Popen(
         [*PROGRAM, "audit", "--state", str(state), "--follow", *options],
         stdout=subprocess.PIPE,
@@ -31,7 +31,7 @@ def following(state: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     try:
         assert process.stderr is not None
         for line in process.stderr:
-            if line.startswith("following"):
+            if line.startswith(until):
                 break
         yield process
     finally:
@@ -72,6 +72,23 @@ def test_a_sound_engine_is_followed_in_silence(tmp_path: Path, commands: Command
             commands("fork", "a@2")
             commands("reset", "a")
             assert end(audit, how) == (0, "")
+
+
+def test_it_can_be_started_before_there_is_a_journal(tmp_path: Path, commands: Commands) -> None:
+    state = tmp_path / "state"
+    with following(state, "--json", until="waiting for a journal") as audit:
+        with engine(tmp_path, state):
+            commands("create", "a")
+            commands("act", "a", '{"type": "put", "key": "k", "value": 1}')
+            commands("snapshot", "a")  # waits for the disk, and so for the action's events
+            assert audit.stderr is not None
+            assert any(line.startswith("following") for line in audit.stderr)
+            plant(state, env="a", generation=9, epoch=1, lease=1, after_action=0, method="GET", url="/")
+            assert audit.stdout is not None
+            assert json.loads(audit.stdout.readline())["environment"] == "a"
+            assert end(audit)[0] == 1
+    with following(tmp_path / "other", until="waiting for a journal") as audit:
+        assert end(audit)[0] == 2, "nothing was looked at"
 
 
 def test_what_is_new_is_among_what_was_looked_at(tmp_path: Path, commands: Commands) -> None:

@@ -16,6 +16,7 @@ import typer
 from statefork.adapters.interfaces.cli.options import STATE, JsonOption, StateOption
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.replay.audit import Finding, Report, journal_length
+from statefork.replay.audit.source import JOURNAL_FILE
 from statefork.replay.auditing import audit as run_audit
 from statefork.replay.auditing import follow as run_follow
 
@@ -58,7 +59,7 @@ def audit(
     a note or as unreadable, and never counts as clean.
 
     Works with and without a running engine, reads only, and takes memory that does not grow with the journal. With
-    --follow, --json prints one line per finding as it is found.
+    --follow, --json prints one line per finding as it is found; where there is no journal yet, it waits for one.
 
     Exit status: 0 clean, 1 violations, 2 something could not be read (a violation counts more).
     """
@@ -94,6 +95,10 @@ def _once(out: Out, state: Path, *, stores: bool, world: bool) -> Report:
 
 def _follow(out: Out, state: Path, *, stores: bool) -> Report:
     with _until_signal() as stopping, out.progress("auditing") as bar:
+        if not (state / JOURNAL_FILE).exists():
+            bar.tell(0.0, f"waiting for a journal at {state / JOURNAL_FILE} (Ctrl-C ends)")
+            while not (journal_length(state) or stopping.wait(LOOK_AGAIN_S)):
+                pass
         caught_up = False
 
         def told(found: Finding | str) -> None:

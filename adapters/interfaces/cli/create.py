@@ -26,7 +26,7 @@ def create(
             show_default=False,
         ),
     ],
-    key: KeyOption = "",
+    key: KeyOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:

@@ -31,7 +31,7 @@ def fork(
         list[str] | None,
         typer.Option("--name", help="A child's name; give it once per child.", show_default=False),
     ] = None,
-    key: KeyOption = "",
+    key: KeyOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
@@ -51,7 +51,7 @@ def fork(
 def clone(
     ref: RefArgument,
     name: Annotated[str, typer.Argument(help="Name of the new environment.", metavar="NAME", show_default=False)],
-    key: KeyOption = "",
+    key: KeyOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from statefork.adapters.interfaces.cli.output import Out
-from statefork.adapters.interfaces.control.client import Control
-from statefork.adapters.interfaces.control.protocol import Request, Then
+from statefork.adapters.interfaces.control.client import Control, EngineLost
+from statefork.adapters.interfaces.control.protocol import Keyed, Request, Then
 
 StateOption = Annotated[
     Path,
@@ -38,7 +38,7 @@ DeadlineOption = Annotated[
     typer.Option("--deadline", help="Seconds to wait for what is under way.", metavar="SECONDS", show_default=False),
 ]
 KeyOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--key",
         help="A text of your choice: the same command with the same key is answered again, and not done again.",
@@ -52,6 +52,13 @@ STATE = Path("state")
 
 def ask(state: Path, out: Out, verb: str, request: Request) -> dict[str, object]:
     """Ask the engine of a state directory, and print its answer if JSON is wanted."""
-    answer = Control(state).ask(verb, request)
+    try:
+        answer = Control(state).ask(verb, request)
+    except EngineLost as lost:
+        if isinstance(request, Keyed) and request.key is not None:
+            lost.hint = (
+                "Whether it was done is unknown: give the same command again with the same key, which settles it"
+            )
+        raise
     out.data(answer)
     return answer

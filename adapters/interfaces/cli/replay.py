@@ -9,6 +9,7 @@ import typer
 from statefork.adapters.interfaces.cli.faults import EXIT_NOT_AS_IT_SHOULD_BE, EXIT_OK, EXIT_UNKNOWN
 from statefork.adapters.interfaces.cli.options import STATE, EnvArgument, JsonOption, StateOption, ask
 from statefork.adapters.interfaces.cli.output import Out, short
+from statefork.adapters.interfaces.cli.sentences import counted
 from statefork.adapters.interfaces.control.protocol import Replay
 
 EXAMPLES = """
@@ -32,8 +33,8 @@ def replay(
     out = Out(as_json=as_json)
     answer: dict[str, Any] = ask(state, out, "replay", Replay(env=env, keep=keep))
     inputs = answer["steps"] - answer["actions"]
-    what = f"actions and {inputs} inputs" if inputs else "actions"
-    done = f"{answer['compared']} of {answer['steps']} steps compared ({answer['actions']} {what})"
+    what = counted(answer["actions"], "action") + (f" and {counted(inputs, 'input')}" if inputs else "")
+    done = f"{answer['compared']} of {counted(answer['steps'], 'step')} compared ({what})"
     out.say(f"{answer['verdict']}: {env} from {_moment(answer['source'])}, {done}", "bold")
     for sentence in answer["unverified"]:
         out.say(f"  unverified: {sentence}")

@@ -45,7 +45,7 @@ def snapshot(
     env: EnvArgument,
     then: ThenOption = None,
     deadline: DeadlineOption = None,
-    key: KeyOption = "",
+    key: KeyOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,7 +61,7 @@ def reset(
     ],
     then: ThenOption = None,
     deadline: DeadlineOption = None,
-    key: KeyOption = "",
+    key: KeyOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
@@ -84,7 +84,7 @@ def restore(
     ref: RefArgument,
     then: ThenOption = None,
     deadline: DeadlineOption = None,
-    key: KeyOption = "",
+    key: KeyOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
@@ -94,7 +94,7 @@ def restore(
     out.say(f"{answer['ref']} holds what {ref} held")
 
 
-def retire(env: EnvArgument, key: KeyOption = "", state: StateOption = STATE, as_json: JsonOption = False) -> None:
+def retire(env: EnvArgument, key: KeyOption = None, state: StateOption = STATE, as_json: JsonOption = False) -> None:
     """End an environment. Its history stays readable, and its generations can still be forked."""
     out = Out(as_json=as_json)
     answer = ask(state, out, "retire", OfEnvironment(env=env, key=key))

@@ -28,7 +28,7 @@ class Status(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Keyed(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of the requests that may be repeated: with the same ``key`` the same request gets the same answer."""
 
-    key: str = ""
+    key: str | None = None
 
 
 class Create(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
