@@ -17,8 +17,6 @@ from statefork.journal.errors import StateforkError
 if TYPE_CHECKING:
     import httpx
 
-CONNECT_TIMEOUT_S = 5.0
-
 
 class NoEngine(StateforkError):
     """No engine runs on the state directory, and the command needs one."""
@@ -37,8 +35,8 @@ def engine_runs(state: Path) -> bool:
     if not socket_path(state).is_socket():
         return False
     with socket_address(state) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.settimeout(CONNECT_TIMEOUT_S)
-        return door.connect_ex(address) == 0
+        door.setblocking(False)  # EAGAIN: somebody listens, and others stand in the queue
+        return door.connect_ex(address) in (0, errno.EAGAIN)
 
 
 class Control:
@@ -64,8 +62,7 @@ class Control:
 
         with socket_address(self._state) as address:
             transport = httpx.HTTPTransport(uds=address)
-            timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
-            with httpx.Client(transport=transport, timeout=timeout, base_url="http://statefork") as client:
+            with httpx.Client(transport=transport, timeout=None, base_url="http://statefork") as client:
                 try:
                     response = client.request(method, path, content=body)
                 except httpx.ConnectError:

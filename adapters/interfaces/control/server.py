@@ -1,71 +1,118 @@
-"""Serving the control door: Starlette on Hypercorn, on a Unix socket that only its owner may open."""
+"""Serving the control door: HTTP on a Unix socket that only its owner may open."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
 import msgspec
-import sniffio
-from hypercorn.config import Config
-from starlette.applications import Starlette
-from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
+from statefork.adapters.interfaces.accepting import accept_each
 from statefork.adapters.interfaces.control.address import socket_address, socket_path
+from statefork.adapters.interfaces.control.connection import Answer, Asked, Connection
 from statefork.adapters.interfaces.control.protocol import error_object
 from statefork.adapters.interfaces.control.verbs import VERBS
+from statefork.adapters.interfaces.gateway.refusals import Refused
 from statefork.adapters.interfaces.python import Engine
 from statefork.journal.errors import BlobMissing, StateforkError
 
 _log = logging.getLogger(__name__)
 
-BACKLOG = 64
+BACKLOG = 1024
 GRACE_S = 5.0
 """How long requests under way may go on when the door closes."""
 
-Answer = Callable[[HttpRequest], Awaitable[Response]]
+_BLOBS = "/v1/blobs/"
+_VERBS = "/v1/"
+_PATH_CHARS_TOLD = 100
 
 
-def application(engine: Engine) -> Starlette:
-    """The control door as an ASGI application."""
+class _Door:
+    """Who is connected, and what they get."""
 
-    async def call(request: HttpRequest) -> Response:
-        verb = VERBS.get(request.path_params["verb"])
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connections: set[Connection] = set()
+        self.closing = anyio.Event()
+
+    async def run(self, listener: anyio.abc.SocketListener) -> None:
+        """Serve until it is closing; then requests under way end, and where closing is hurried they are cut off."""
+        async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as connections:
+                tasks.start_soon(self._cut_off, connections.cancel_scope)
+                async with anyio.create_task_group() as accepting:
+                    accepting.start_soon(accept_each, listener, self._serve, connections)
+                    await self.closing.wait()
+                    accepting.cancel_scope.cancel()
+                await listener.aclose()
+                for connection in self._connections:
+                    connection.leave()
+                connections.cancel_scope.deadline = anyio.current_time() + GRACE_S
+            tasks.cancel_scope.cancel()
+
+    async def _cut_off(self, scope: anyio.CancelScope) -> None:
+        await self._engine.kernel.hurried()
+        scope.cancel()
+
+    async def _serve(self, stream: anyio.abc.ByteStream) -> None:
+        connection = Connection(stream, self._answer, _refusal)
+        self._connections.add(connection)
+        if self.closing.is_set():  # accepted in the last moment
+            connection.leave()
+        try:
+            await connection.serve()
+        except Exception:  # noqa: BLE001 -- logged with its traceback; one connection must not end the engine
+            _log.exception("a connection of the control door failed")
+        finally:
+            self._connections.discard(connection)
+
+    async def _answer(self, asked: Asked) -> Answer:
+        if asked.method == "GET" and asked.path.startswith(_BLOBS):
+            return await self._blob(asked.path.removeprefix(_BLOBS))
+        verb = VERBS.get(asked.path.removeprefix(_VERBS)) if asked.path.startswith(_VERBS) else None
         if verb is None:
-            return _error(404, "usage", f"there is no verb {request.path_params['verb']!r}")
+            return _error(HTTPStatus.NOT_FOUND, "usage", f"there is no verb {asked.path[:_PATH_CHARS_TOLD]!r}")
+        if asked.method != "POST":
+            return _error(HTTPStatus.METHOD_NOT_ALLOWED, "usage", f"{asked.path} is asked with POST")
         try:
-            asked = msgspec.json.decode(await request.body() or b"{}", type=verb.request)
+            request = msgspec.json.decode(asked.body or b"{}", type=verb.request)
         except msgspec.DecodeError as error:
-            return _error(400, "usage", str(error))
+            return _error(HTTPStatus.BAD_REQUEST, "usage", str(error))
         try:
-            return JSONResponse(await verb.answer(engine, asked))
+            return _json(HTTPStatus.OK, await verb.answer(self._engine, request))
         except StateforkError as error:
-            return JSONResponse({"error": error_object(error)}, status_code=422)
+            return _json(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": error_object(error)})
         except Exception as error:  # noqa: BLE001 -- the asker learns of it, the engine serves on
-            _log.exception("%s failed", request.path_params["verb"])
-            return _error(500, "internal", f"{type(error).__name__}: {error}")
+            _log.exception("%s failed", asked.path)
+            return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", f"{type(error).__name__}: {error}")
 
-    async def blob(request: HttpRequest) -> Response:
+    async def _blob(self, digest: str) -> Answer:
         try:
-            data = await anyio.to_thread.run_sync(engine.blobs.get, request.path_params["digest"])
+            data = await anyio.to_thread.run_sync(self._engine.blobs.get, digest)
         except BlobMissing as error:
-            return JSONResponse({"error": error_object(error)}, status_code=404)
-        return Response(data, media_type="application/octet-stream")
-
-    routes = [Route("/v1/blobs/{digest}", blob), Route("/v1/{verb}", call, methods=["POST"])]
-    return Starlette(routes=routes)
+            return _json(HTTPStatus.NOT_FOUND, {"error": error_object(error)})
+        return Answer(HTTPStatus.OK, data, "application/octet-stream")
 
 
-def _error(status: int, code: str, message: str) -> Response:
-    return JSONResponse({"error": {"code": code, "message": message, "hint": "", "facts": {}}}, status_code=status)
+def _refusal(refused: Refused) -> Answer:
+    return _error(refused.status, refused.code, refused.message)
+
+
+def _error(status: int, code: str, message: str) -> Answer:
+    return _json(status, {"error": {"code": code, "message": message, "hint": "", "facts": {}}})
+
+
+def _json(status: int, value: dict[str, Any]) -> Answer:
+    return Answer(status, json.dumps(value, default=str).encode())
 
 
 def _listen(state: Path) -> socket.socket:
@@ -89,43 +136,14 @@ def _listen(state: Path) -> socket.socket:
 async def serve_control(engine: Engine) -> AsyncIterator[Path]:
     """Serve the control door while the context is open; gives the socket's path."""
     path = socket_path(engine.state)
-    config = Config()
-    config.accesslog = None
-    config.errorlog = None
-    config.graceful_timeout = GRACE_S
-    closed = anyio.Event()
-    with closing(_listen(engine.state)) as door:
-        config.bind = [f"fd://{os.dup(door.fileno())}"]
+    door = _Door(engine)
+    async with await anyio.abc.SocketListener.from_socket(_listen(engine.state)) as listener:
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_serve_until, engine, config, closed.wait)
+                tasks.start_soon(door.run, listener)
                 try:
                     yield path
                 finally:
-                    closed.set()
+                    door.closing.set()
         finally:
             path.unlink(missing_ok=True)
-
-
-async def _serve_until(engine: Engine, config: Config, until: Callable[[], Awaitable[Any]]) -> None:
-    """Serve, and let requests under way end; where closing is hurried they are cut off."""
-
-    async def cut_off() -> None:
-        await engine.kernel.hurried()
-        tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(cut_off)
-        await _serve(application(engine), config, until)
-        tasks.cancel_scope.cancel()
-
-
-async def _serve(app: Any, config: Config, until: Callable[[], Awaitable[Any]]) -> None:
-    if sniffio.current_async_library() == "trio":
-        from hypercorn.trio import serve as serve_trio
-
-        await serve_trio(app, config, shutdown_trigger=until)
-    else:
-        from hypercorn.asyncio import serve as serve_asyncio
-
-        await serve_asyncio(app, config, shutdown_trigger=until)

@@ -14,6 +14,7 @@ import anyio
 import anyio.abc
 from anyio.abc import SocketAttribute, TaskStatus
 
+from statefork.adapters.interfaces.accepting import accept_each
 from statefork.adapters.interfaces.gateway import heads
 from statefork.adapters.interfaces.gateway.addresses import Addresses, Listening, on_shared_address
 from statefork.adapters.interfaces.gateway.client import Client
@@ -79,7 +80,9 @@ class Door:
                     self.base_url = f"http://{self.host}:{self.port}"
                     self._opened()
                     task_status.started()
-                    await listener.serve(self._serve, tasks)
+                    for each in listener.listeners:
+                        assert isinstance(each, anyio.abc.SocketListener)  # what anyio makes for TCP
+                        tasks.start_soon(accept_each, each, self._serve, tasks)
         finally:
             self._closed.set()
 

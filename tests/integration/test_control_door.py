@@ -1,0 +1,207 @@
+"""The control door and those who use it badly: clients that do not read, or do not end; more of them than fit."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from statefork.adapters.interfaces import accepting
+from statefork.adapters.interfaces.control import connection as connections
+from statefork.adapters.interfaces.control import protocol, server
+from statefork.adapters.interfaces.control.address import socket_path
+from statefork.adapters.interfaces.control.client import Control, NoEngine, engine_runs
+from statefork.adapters.interfaces.control.server import serve_control
+from statefork.adapters.interfaces.python import Engine, open_engine
+from tests.integration.gateway_rig import open_rig
+
+pytestmark = pytest.mark.anyio
+
+CONTRACT = '[contract]\nname = "notes"\n[resources.page]\nadapter = "memory"\n'
+PATIENCE_S = 20.0
+BIG = bytes(8 * 1024 * 1024)  # more than the kernel keeps for a reader
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[Engine]:
+    """An engine with its control door."""
+    (folder / "notes.toml").write_text(CONTRACT)
+    async with open_engine(folder / "notes.toml", state=folder / "state") as engine, serve_control(engine):
+        yield engine
+
+
+def connect(state: Path, said: bytes = b"") -> socket.socket:
+    """A client that says this and reads nothing."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(str(socket_path(state)))
+    client.sendall(said)
+    return client
+
+
+async def ask(state: Path, verb: str, request: protocol.Request) -> dict[str, Any]:
+    """What a command gets."""
+    return await anyio.to_thread.run_sync(Control(state).ask, verb, request, abandon_on_cancel=True)
+
+
+async def test_who_does_not_read_what_was_asked_for_holds_up_neither_others_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "GRACE_S", 0.1)
+    with anyio.fail_after(PATIENCE_S), ExitStack() as clients:
+        async with served(tmp_path) as engine:
+            digest = engine.blobs.put(BIG)
+            for _ in range(3):
+                clients.enter_context(
+                    connect(engine.state, f"GET /v1/blobs/{digest} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                )
+            created = await ask(engine.state, "create", protocol.Create(name="a"))
+            assert created["ref"] == "a@1"
+
+
+async def test_half_a_request_and_none_at_all_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    with anyio.fail_after(server.GRACE_S), ExitStack() as clients:
+        async with served(tmp_path) as engine:
+            clients.enter_context(connect(engine.state))
+            clients.enter_context(connect(engine.state, b"POST /v1/status HTT"))
+            clients.enter_context(
+                connect(engine.state, b"POST /v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            )
+            await ask(engine.state, "status", protocol.Status())
+
+
+async def test_what_goes_wrong_with_one_connection_ends_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve, failed = connections.Connection.serve, anyio.Event()
+
+    async def fail_once(connection: connections.Connection) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise anyio.BusyResourceError("sending")
+        await serve(connection)
+
+    monkeypatch.setattr(connections.Connection, "serve", fail_once)
+    with anyio.fail_after(PATIENCE_S):
+        async with served(tmp_path) as engine:
+            with connect(engine.state):
+                await failed.wait()
+                await ask(engine.state, "status", protocol.Status())
+    assert "a connection of the control door failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "code"),
+    [
+        (b"\0\0\0\r\n\r\n", 400, "bad_request"),
+        (b"POST /v1/" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n", 431, "limit_exceeded"),
+        (b"POST /v1/nope HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", 404, "usage"),
+        (b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n", 405, "usage"),
+        (b"POST /v1/create HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", 400, "usage"),
+        (b"POST /v1/create HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{", 400, "usage"),
+        (b"POST /v1/status HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "usage"),
+        (b"GET /v1/blobs/none HTTP/1.1\r\nHost: x\r\n\r\n", 404, "blob_missing"),
+    ],
+)
+async def test_what_is_no_request_is_told(tmp_path: Path, said: bytes, status: int, code: str) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        async with served(tmp_path) as engine, await anyio.connect_unix(socket_path(engine.state)) as client:
+            await client.send(said)
+            told = b""
+            while not told.endswith(b"}"):
+                told += await client.receive()
+    assert told.startswith(f"HTTP/1.1 {status} ".encode())
+    assert f'"code": "{code}"'.encode() in told
+
+
+async def test_more_is_sent_when_the_client_asks_first(tmp_path: Path) -> None:
+    said = b"POST /v1/status HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    with anyio.fail_after(PATIENCE_S):
+        async with served(tmp_path) as engine, await anyio.connect_unix(socket_path(engine.state)) as client:
+            await client.send(said)
+            assert (await client.receive()).startswith(b"HTTP/1.1 100 ")
+            await client.send(b"{}")
+            assert (await client.receive()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_an_engine_whose_queue_is_full_runs(tmp_path: Path) -> None:
+    assert not engine_runs(tmp_path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door, ExitStack() as clients:
+        door.bind(str(socket_path(tmp_path)))
+        door.listen(0)
+        for _ in range(5):
+            client = clients.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            client.setblocking(False)
+            if client.connect_ex(str(socket_path(tmp_path))) == errno.EAGAIN:
+                break
+        else:
+            pytest.fail("the queue takes everybody")
+        assert engine_runs(tmp_path)
+    with pytest.raises(NoEngine):
+        Control(tmp_path).ask("status", protocol.Status())
+
+
+@contextmanager
+def few_descriptors(more: int) -> Iterator[None]:
+    """This process may open so many files more."""
+    with open(os.devnull) as last:  # noqa: PTH123 -- only its number matters
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + more, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Heard(logging.Handler):
+    """Knows when it was said that new connections have to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.event = anyio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "new connections have to wait" in record.getMessage():
+            self.event.set()
+
+
+async def until_full(clients: ExitStack, make: Callable[[], socket.socket]) -> None:
+    """Connect until nobody can be accepted any more."""
+    heard = Heard()
+    log = logging.getLogger(accepting.__name__)
+    log.addHandler(heard)
+    try:
+        with few_descriptors(9):
+            with suppress(OSError):
+                while True:
+                    clients.enter_context(make())
+                    await anyio.lowlevel.checkpoint()
+            await heard.event.wait()
+    finally:
+        log.removeHandler(heard)
+
+
+async def test_more_clients_than_descriptors_wait_at_the_control_door(tmp_path: Path) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        async with served(tmp_path) as engine:
+            with ExitStack() as clients:
+                await until_full(clients, lambda: connect(engine.state))
+            await ask(engine.state, "create", protocol.Create(name="a"))
+
+
+async def test_more_clients_than_descriptors_wait_at_the_gateway() -> None:
+    with anyio.fail_after(PATIENCE_S):
+        async with open_rig() as rig:
+            with ExitStack() as clients:
+                door = ("127.0.0.1", rig.proxy.port)
+                await until_full(clients, lambda: socket.create_connection(door))
+            assert (await rig.browser.get("http://shop.example/")).status_code < 500
