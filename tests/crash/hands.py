@@ -81,9 +81,9 @@ class Hands:
         """What the environment holds now."""
         return self._tails.setdefault(env, list(self.held(self.capsule(env).moment)))
 
-    def _key(self, *words: str) -> str:
+    def _key(self, *words: str) -> str | None:
         """The command's key: the same when it is given again after a crash. What leads to it has none."""
-        return "/".join((self.command, *words)) if self.command else ""
+        return "/".join((self.command, *words)) if self.command else None
 
     def _next(self, env: str) -> str:
         return f"{env}@{self.capsule(env).generation + 1}"

@@ -37,7 +37,7 @@ def test_more_children_than_a_fork_may_have(tmp_path: Path, commands: Commands) 
     with engine(tmp_path, tmp_path / "state"):
         commands("create", "a")
         said = commands("fork", "a", "-n", "1000000", status=2)
-        assert said.startswith("error[limit_reached]: a fork has 1 to 1000 children, not 1000000.")
+        assert said.startswith("error[limit_reached]: one fork makes 1 to 1000 environments, not 1000000.")
         assert "children_max" in said
         assert [one["env"] for one in commands.json("ls")["environments"]] == ["a"]
         assert "[usage]" in commands("fork", "a", "-n", "0", status=2)
