@@ -77,6 +77,27 @@ async def test_a_repetition_has_the_same_answer_and_no_effect(house: House, name
         assert await state(house) == told
 
 
+@pytest.mark.parametrize("first", ["alone", "one of one"])
+async def test_one_environment_given_alone_and_as_one_of_one_is_one_command(house: House, first: str) -> None:
+    async with house.open() as kernel:
+        await kernel.create("shop")
+
+        async def give(alone: bool, what: str) -> Moment | None:
+            if alone:
+                one = kernel.create("new", key="c") if what == "create" else kernel.reset("shop", key="r")
+                return await one
+            several = kernel.create_each(["new"], key="c") if what == "create" else kernel.reset_each(["shop"], key="r")
+            (result,) = await several
+            return result.moment
+
+        for what in ("create", "reset"):
+            answer = await give(first == "alone", what)
+            assert answer is not None
+            assert await give(first != "alone", what) == answer
+            assert await give(first == "alone", what) == answer
+        assert kernel.environments["shop"].generation == 2
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 async def test_two_who_give_it_at_once_get_one_answer(house: House, name: str) -> None:
     answers: list[object] = []

@@ -45,9 +45,12 @@ def create(
         say_ready(out, one)
 
 
+_BEING = {"serving": "is ready", "frozen": "is there, and in a transition", "retired": "was there, and is retired"}
+
+
 def say_ready(out: Out, environment: dict[str, Any], how: str = "") -> None:
     """That an environment is there, how it came to be, and where its sites are."""
-    ready = "is ready" if environment.get("phase") == "serving" else "is there, and parked until it is used"
+    ready = _BEING.get(str(environment.get("phase")), "is there, and parked until it is used")
     out.say(f"{environment['ref']} {ready}{how}")
     say_sites(out, environment)
 
