@@ -26,8 +26,10 @@ async def release(state: Path) -> Released:
     """Detach every mount below a state directory and end the processes that its engines started; change no file.
 
     Afterwards the directory can be moved or deleted as any other; an engine that opens it finds all that was kept.
-    Raises StateMissing, StateLocked (an engine runs there), ResourceFailed (it takes the user who mounted).
+    Also of one whose files were removed already, as far as the mounts allowed. Raises StateMissing, StateLocked (an
+    engine runs there), ResourceFailed (it takes the user who mounted).
     """
+    state = await anyio.to_thread.run_sync(state.resolve)
     journal = await _journal_of(state)
     return await anyio.to_thread.run_sync(_release, state, journal)
 
@@ -38,17 +40,18 @@ async def _journal_of(state: Path) -> str:
         async with open_state(state, write=False) as opened:
             return opened.journal.id
     except StateMissing:
+        if _ours_below(state):
+            return ""
         raise
     except (JournalCorrupt, JournalUnavailable):
         return ""
 
 
 def _release(state: Path, journal: str) -> Released:
-    state = state.resolve()
     with StateLock(state):
         runtimes = reap_leftovers(state, journal) if journal else []
         detached = []
-        for place in filter(lambda place: _is_ours(place.relative_to(state)), mounted_below(state)):
+        for place in _ours_below(state):
             try:
                 detach(place)
             except OSError as error:
@@ -59,6 +62,10 @@ def _release(state: Path, journal: str) -> Released:
                 ) from error
             detached.append(str(place.relative_to(state)))
     return Released(mounts=tuple(detached), runtimes=tuple(runtimes))
+
+
+def _ours_below(state: Path) -> list[Path]:
+    return [place for place in mounted_below(state) if _is_ours(place.relative_to(state))]
 
 
 def _is_ours(place: Path) -> bool:

@@ -128,6 +128,25 @@ def test_what_a_killed_engine_left_can_be_taken_away_without_one(tmp_path: Path,
                 detach(place)
 
 
+@pytest.mark.root
+def test_what_rm_left_of_a_directory_can_be_taken_away_too(tmp_path: Path, commands: Commands) -> None:
+    crash(tmp_path, commands.state, commands)
+    mounted = mounted_below(commands.state)
+    if not mounted:
+        pytest.skip("no overlays here")
+    try:
+        said = subprocess.run(["rm", "-rf", str(commands.state)], capture_output=True, text=True, check=False).stderr
+        assert "Device or resource busy" in said
+        assert not (commands.state / "journal.sqlite3").exists()
+        assert f"2 mounts detached, 0 runtimes ended: {commands.state} can be moved or deleted" in commands("release")
+        shutil.rmtree(commands.state)
+        assert commands("release", status=2).startswith("error[state_missing]")
+    finally:
+        with suppress(OSError):
+            for place in mounted:
+                detach(place)
+
+
 def test_releasing_changes_nothing_that_was_kept(tmp_path: Path, commands: Commands) -> None:
     running = crash(tmp_path, commands.state, commands)
     commands("release")
