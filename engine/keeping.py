@@ -52,6 +52,6 @@ async def _keep(ledger: Ledger, events: int) -> None:
 async def _save(ledger: Ledger) -> bool:
     try:
         return await ledger.save_checkpoint()
-    except (JournalError, OSError):
-        _logger.warning("a checkpoint of the fold could not be kept: the next opening reads more", exc_info=True)
+    except (JournalError, OSError) as error:
+        _logger.warning("a checkpoint of the fold could not be kept, so the next opening reads more: %s", error)
         return False

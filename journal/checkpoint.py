@@ -106,6 +106,9 @@ def load(journal: Path, fold: str) -> Stored | None:
     check_fold(fold)
     path = _path(journal, fold)
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            unused(path.name, "it is no file")
+            return None
         first, _, data = path.read_bytes().partition(b"\n")
     except FileNotFoundError:
         return None

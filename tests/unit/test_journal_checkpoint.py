@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -50,6 +51,27 @@ async def test_a_torn_or_damaged_one_is_as_good_as_none(tmp_path: Path) -> None:
         assert await journal.checkpoint("notes-1") is None
         kept.write_bytes(whole)
         assert await journal.checkpoint("notes-1") == KEPT
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "loop", "nowhere"])
+async def test_what_is_no_file_is_as_good_as_none(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "state" / "journal.sqlite3"
+    kept = await made(path, "1", "2")
+    kept.unlink()
+    match kind:
+        case "directory":
+            kept.mkdir()
+        case "pipe":
+            os.mkfifo(kept)
+        case "loop":
+            kept.symlink_to(kept.name)
+        case "nowhere":
+            kept.symlink_to("nowhere")
+    async with open_sqlite_journal(path) as journal:
+        assert await journal.checkpoint("notes-1") is None
+        if kind != "directory":
+            await journal.save_checkpoint(KEPT)
+            assert await journal.checkpoint("notes-1") == KEPT
 
 
 async def test_one_of_another_journal_or_another_history_is_not_taken(tmp_path: Path) -> None:
