@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.integration.test_cli import PUT, Commands, engine
+from tests.integration.test_cli import PROGRAM, PUT, Commands, engine
 
 pytestmark = pytest.mark.usefixtures("tmp_path")
 
@@ -43,6 +47,38 @@ def test_what_is_given_again_is_answered_also_by_the_next_engine(tmp_path: Path,
         assert "key_reused" in told
         assert "'create a'" in told
         assert "the key 'three' (snapshot a) leads to a@" in commands("log", "a")
+
+
+def test_a_repetition_says_what_has_been_retired(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state):
+        commands("create", "a", "--key", "one")
+        commands("fork", "a", "-n", "2", "--key", "two")
+        commands("retire", "a-f1")
+        forked, ready = commands("fork", "a", "-n", "2", "--key", "two").splitlines()
+        assert forked.startswith("a-f1@1 was there, and is retired, forked from a@")
+        assert ready.startswith("a-f2@1 is ready, forked from a@")
+        commands("retire", "a")
+        assert commands("create", "a", "--key", "one").startswith("a@2 was there, and is retired")
+
+
+@pytest.mark.parametrize("words", [("create", "a\udcff"), ("create", "a", "--key", "\udcff"), ("show", "a\udcff")])
+def test_bytes_that_are_no_text_are_told(tmp_path: Path, commands: Commands, words: tuple[str, ...]) -> None:
+    with engine(tmp_path, commands.state):
+        commands("create", "b")
+        said = commands(*words, status=2)
+        assert re.match(r"error\[(usage|unknown_ref|invalid_key)\]: '.*\\udcff'", said), said
+        assert commands("ls", "--json").count('"ref"') == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii"])
+def test_a_terminal_that_can_not_show_a_character_gets_its_number(tmp_path: Path, encoding: str) -> None:
+    arguments = [*PROGRAM, "show", "--json", b"a\xff\xc3\xbc", "--state", str(tmp_path)]
+    shown = subprocess.run(
+        arguments, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, check=False
+    )
+    assert shown.returncode == 2
+    assert shown.stderr == b""
+    assert json.loads(shown.stdout)["error"]["code"] == "unknown_ref"
 
 
 def test_several_by_one_command(tmp_path: Path, commands: Commands) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import sys
 import traceback
@@ -143,7 +145,18 @@ app = make_app()
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Ends the process with the status that :mod:`faults` documents."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        codecs.register_error("as-json", _as_json_spells)
+        sys.stdout.reconfigure(errors="as-json")
     sys.exit(invoke(words))
+
+
+def _as_json_spells(error: UnicodeError) -> tuple[str, int]:
+    """What standard output can't show (bytes of a path that are no text, in a strict locale more) in a form that JSON
+    allows."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def invoke(words: list[str]) -> int:
@@ -164,14 +177,14 @@ def invoke(words: list[str]) -> int:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except ExceptionGroup as group:
-        return _tell(_first(group), words)
+        return _tell(_first(group, words), words)
     except BaseExceptionGroup as group:  # a second Ctrl-C, in the middle of closing
         if group.subgroup((KeyboardInterrupt, SystemExit)) is None:
             raise
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 -- the last net: people get a line, not a traceback
-        return _tell(_internal(error), words)
+        return _tell(_internal(error, words), words)
 
 
 def _message(error: TyperException) -> str:
@@ -184,7 +197,7 @@ def _usage_hint(words: list[str]) -> str:
     return f"See: statefork {verb + ' ' if verb else ''}--help"
 
 
-def _first(group: ExceptionGroup[Exception]) -> StateforkError:
+def _first(group: ExceptionGroup[Exception], words: list[str]) -> StateforkError:
     """The error to tell of, of several that ended together: one of ours before others."""
     mine, others = group.split(StateforkError)
     found: BaseException | None = mine if mine is not None else others
@@ -193,15 +206,22 @@ def _first(group: ExceptionGroup[Exception]) -> StateforkError:
     if isinstance(found, StateforkError):
         return found
     assert isinstance(found, Exception)
-    return _internal(found)
+    return _internal(found, words)
 
 
-def _internal(error: Exception) -> StateforkError:
+def _internal(error: Exception, words: list[str]) -> StateforkError:
+    no_text = next((word for word in words if not word.isascii() and not _is_text(word)), None)
+    if isinstance(error, UnicodeEncodeError) and no_text is not None:
+        return UsageError(f"{no_text!r} is no text: it has bytes that are not UTF-8", hint=_usage_hint(words))
     internal = InternalError(
         f"{type(error).__name__}: {error}", hint="This is a defect: STATEFORK_DEBUG=1 shows where; please report it"
     )
     internal.__cause__ = error
     return internal
+
+
+def _is_text(word: str) -> bool:
+    return word == word.encode(errors="ignore").decode()
 
 
 def _tell(error: StateforkError, words: list[str]) -> int:
