@@ -1,10 +1,10 @@
 """A snapshot races writers: what it seals is a prefix of what was acknowledged, database and files of one moment.
 
-Two clients of the site write as fast as they can: each its own numbered rows and files, a file after its row. In the
-second run two scripts add rows to the raw database beside them. Each write notes when it began and when it was
-acknowledged, on one count for all. What a generation holds is then read raw from a child of it, and must be *closed*:
-with a write it has every one that had been acknowledged before that write began, whoever made it. So it is a prefix of
-what each writer made, and of what all of them made together.
+Two clients of the site write as fast as they can, and in the second run two scripts on the raw database and files do:
+each its own numbered rows and files, a file after its row. Each write notes when it began and when it was acknowledged,
+on one count for all. What a generation holds is then read raw from a child of it, and must be *closed*: with a write it
+has every one that had been acknowledged before that write began, whoever made it. So it is a prefix of what each writer
+made, and of what all of them made together.
 """
 
 from __future__ import annotations
@@ -92,17 +92,20 @@ async def through_the_site(scene: Scene, writer: str, ledger: Ledger) -> None:
                 return
 
 
-def by_hand(database: Path, writer: str, ledger: Ledger) -> None:
-    """A script that opens and closes for each row, and tries again what did not work."""
-    for name in (f"{writer}-{n}.row" for n in itertools.count(1)):
+def by_hand(database: Path, media: Path, writer: str, ledger: Ledger) -> None:
+    """A script that opens and closes for each write, and tries again what did not work."""
+    for name in names(writer):
         ledger.begin(name)
         while not ledger.over:
             ledger.go.wait()
             try:
-                with sqlite3.connect(database, timeout=0.01, isolation_level=None) as raw:
-                    raw.execute("INSERT INTO notes_note (title, body) VALUES (?, '')", (name,))
-                raw.close()
-            except sqlite3.OperationalError:
+                if name.endswith(".row"):
+                    with sqlite3.connect(database, timeout=0.01, isolation_level=None) as raw:
+                        raw.execute("INSERT INTO notes_note (title, body) VALUES (?, '')", (name,))
+                    raw.close()
+                else:
+                    (media / name).write_text(name)
+            except (sqlite3.OperationalError, OSError):
                 continue  # busy or frozen, and nothing of it happened
             ledger.acknowledge(name)
             break
@@ -155,8 +158,8 @@ async def test_each_sealed_generation_is_a_prefix_of_what_was_acknowledged(
     async with open_scene(Scene, notes_base, tmp_path) as scene:
         bindings = scene.kernel.bindings("a")
         writers = ("script1", "script2") if scripted else ()
-        database = Path(str(bindings["db"].address["path"]))
-        scripts = [threading.Thread(target=by_hand, args=(database, writer, ledger)) for writer in writers]
+        paths = [Path(str(bindings[name].address["path"])) for name in ("db", "media")]
+        scripts = [threading.Thread(target=by_hand, args=(*paths, writer, ledger)) for writer in writers]
         async with anyio.create_task_group() as tasks:
             try:
                 for script in scripts:

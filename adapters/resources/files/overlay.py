@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,11 +28,13 @@ from statefork.adapters.resources.files.tree import ROOT, Marks, scan
 from statefork.adapters.resources.holders import Holder, mappers, openers, told
 from statefork.adapters.resources.ledger import remove_tree
 from statefork.adapters.resources.records import BranchRecord
-from statefork.adapters.resources.reflink import Pulse, no_pulse
+from statefork.adapters.resources.reflink import Pulse
 from statefork.engine.errors import ResourceBusy
 from statefork.engine.ports import Strategy
 
 LOWERS_MAX = 480  # the kernel takes 500
+_READ_ONLY_TRIES = 40
+_READ_ONLY_PAUSE_S = 0.001
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -87,15 +90,30 @@ class OverlayTrees:
     def hold(self, record: BranchRecord) -> None:
         """Make the mount read-only. Raises ResourceBusy, naming who has a file open for writing."""
         self.ready(record)
-        try:
-            self._overlay(record).set_read_only(on=True)
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            holders = self._writers(record)
-            # Without a writer it was a deleted file that somebody still reads: that can't change the layer.
-            if holders:
-                raise self._busy(record, holders) from error
+        if self._became_read_only(record):
+            return
+        holders = self._writers(record)
+        # Without a writer it is a deleted file that somebody still reads: that can't change the layer.
+        if holders:
+            raise self._busy(record, holders)
+
+    def _became_read_only(self, record: BranchRecord) -> bool:
+        """Tried again and again: who writes and closes at once is gone before anybody could name him.
+
+        Taken for a deleted file that is still read, such a writer would leave the mount writable, and what he wrote
+        next would be in no version.
+        """
+        for _ in range(_READ_ONLY_TRIES):
+            try:
+                self._overlay(record).set_read_only(on=True)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                pulse()
+                time.sleep(_READ_ONLY_PAUSE_S)
+            else:
+                return True
+        return False
 
     def release(self, record: BranchRecord) -> None:
         """Writable again."""
@@ -126,18 +144,13 @@ class OverlayTrees:
         except BaseException:
             self._layers.ledger.collect([layer for layer in (upper, *made) if layer != record.upper])
             raise
-        self._tidy_swapped(branch, record.upper, upper)
+        self._tidy_swapped(record.upper)
         return Cut(layers=layers, upper=upper, mark=mark)
 
-    def _tidy_swapped(self, branch: str, old: str, upper: str) -> None:
+    def _tidy_swapped(self, old: str) -> None:
         """Whatever fails here, and cancellation too, must not keep the caller from recording where writes go now."""
-        with self._lock:
-            self._clean.pop(branch, None)  # without it the branch counts as written
         with contextlib.suppress(OSError):
             remove_tree(self._work(old))
-            clean = self._upper_stamps(upper, no_pulse)
-            with self._lock:
-                self._clean[branch] = clean
 
     def close(self, branch: str) -> None:
         """Unmount."""
@@ -200,6 +213,9 @@ class OverlayTrees:
         place = self.tree(branch)
         overlay = self._prepared(layers, upper)
         try:
+            # While the path still shows the old one. Afterwards somebody may write at once, and what he wrote would
+            # count as what an unchanged branch looks like: the next version would be taken to be the last one.
+            clean = self._upper_stamps(upper)
             overlay.attach(place, beneath=True)
             detach(place)
         except BaseException:
@@ -208,6 +224,7 @@ class OverlayTrees:
         with self._lock:
             old = self._mounted.pop(branch, None)
             self._mounted[branch] = overlay
+            self._clean[branch] = clean
         if old is not None:
             old.close()
 
