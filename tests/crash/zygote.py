@@ -41,10 +41,6 @@ from tests.crash.scenarios import SCENARIOS, Scenario
 
 LATE_S = 60
 SETTINGS = Settings(drain_at_end=DrainPolicy(deadline_s=0.05, then="revoke"), discard_s=10.0, settle_s=1.0)
-registry.BUILT_IN["hand"] = "tests.crash.hand"
-# What children would read of installed packages again and again.
-registry.entry_points = functools.cache(registry.entry_points)
-kernel.version = functools.cache(kernel.version)  # type: ignore[attr-defined]  # it is imported there
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -220,8 +216,17 @@ def answer(request: Request) -> Answer:
     return Answer(said=[json.loads(line) for line in lines], status=status)
 
 
+def adapt() -> None:
+    """In this process alone: who only imports the module keeps the registry as it is."""
+    registry.BUILT_IN["hand"] = "tests.crash.hand"
+    # What children would read of installed packages again and again.
+    registry.entry_points = functools.cache(registry.entry_points)
+    kernel.version = functools.cache(kernel.version)  # type: ignore[attr-defined]  # it is imported there
+
+
 def main() -> None:
     """Serve until the input ends."""
+    adapt()
     registry.adapter_names()
     kernel.version("statefork")
     gc.collect()

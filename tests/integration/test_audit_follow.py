@@ -129,10 +129,6 @@ def test_a_finding_is_told_at_once(tmp_path: Path, commands: Commands, as_json: 
         running.process.kill()  # its journal is no longer its own
 
 
-def test_there_is_nothing_to_follow(tmp_path: Path, commands: Commands) -> None:
-    assert "there is no journal at" in commands("audit", "--follow", status=2)
-
-
 def test_options_that_exclude_each_other(commands: Commands) -> None:
     assert "--world can't be had with --follow" in commands("audit", "--world", "--follow", status=2)
     assert "--world can't be had with --journal-only" in commands("audit", "--world", "--journal-only", status=2)
