@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import anyio
@@ -53,7 +53,7 @@ class Bulk:
             async def create(env: str, part: int, bind: bool) -> Moment:
                 return await self._conductor.found(env, "create", manifest, activate=bind, note=told.note(part))
 
-            return await self._each(envs, self._binding(create, activate), told.of_each(len(envs)))
+            return await self._each(envs, self._binding(create, activate), told)
 
     async def reset(self, envs: Sequence[str], *, drain: DrainPolicy | None, key: str | None) -> list[BulkResult]:
         """Each back to its origin. Raises LimitReached, EnvironmentExists (a name given twice)."""
@@ -65,7 +65,7 @@ class Bulk:
                 origin = self._conductor.usable(env).origin
                 return await self._conductor.switch(env, "reset", origin, drain, note=told.note(part))
 
-            return await self._each(envs, reset, told.of_each(len(envs)))
+            return await self._each(envs, reset, told)
 
     async def fork(
         self,
@@ -100,7 +100,7 @@ class Bulk:
                 )
 
             with self._names(named, moment.env, n, told) as names:
-                return await self._each(names, self._binding(bear, activate), told.parts)
+                return await self._each(names, self._binding(bear, activate), told)
 
     async def _source(self, source: Moment | str, drain: DrainPolicy | None, told: Told) -> Moment:
         """The generation that all children continue from; a repetition finds the one that the first try pinned."""
@@ -153,9 +153,10 @@ class Bulk:
         return one
 
     async def _each(
-        self, envs: Sequence[str], work: Callable[[str, int], Awaitable[Moment]], answered: Mapping[int, Moment]
+        self, envs: Sequence[str], work: Callable[[str, int], Awaitable[Moment]], told: Told
     ) -> list[BulkResult]:
         results: dict[int, BulkResult] = {}
+        answered = told.parts
         limiter = anyio.CapacityLimiter(self._settings.parallel_max)
 
         async def one(env: str, part: int) -> None:

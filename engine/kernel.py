@@ -88,7 +88,7 @@ class Kernel:
         async with self._keys.command(key, "create", env) as told:
             manifest = await self._bases.manifest()
             found = self._conductor.found
-            return told.only or await found(env, "create", manifest, activate=activate, note=told.note())
+            return told.parts.get(1) or await found(env, "create", manifest, activate=activate, note=told.note(1))
 
     async def create_each(
         self, envs: Sequence[str], *, activate: bool = True, key: str | None = None
@@ -111,7 +111,7 @@ class Kernel:
         """Back to the origin's components, as a new generation in a new epoch. Raises as ``restore`` does."""
         async with self._keys.command(key, "reset", env) as told:
             origin = self._conductor.usable(env).origin
-            return told.only or await self._conductor.switch(env, "reset", origin, drain, note=told.note())
+            return told.parts.get(1) or await self._conductor.switch(env, "reset", origin, drain, note=told.note(1))
 
     async def reset_each(
         self, envs: Sequence[str], *, drain: DrainPolicy | None = None, key: str | None = None

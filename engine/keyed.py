@@ -53,15 +53,6 @@ class Told:
         """The answer of a command that has one."""
         return self.parts.get(0)
 
-    @property
-    def only(self) -> Moment | None:
-        """The answer of a command on one environment, whether it was given alone or as one of one."""
-        return self.whole or self.parts.get(1)
-
-    def of_each(self, n: int) -> Mapping[int, Moment]:
-        """The answers of a command on ``n`` environments, by part: of one it may have been given alone."""
-        return {1: self.only} if n == 1 and self.only is not None else self.parts
-
     def note(self, part: int = 0) -> Note | None:
         """The note of one part; None without a key."""
         return Note(key=self._key, request=self._request, part=part) if self._key is not None else None

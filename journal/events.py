@@ -199,7 +199,7 @@ class CommandAnswered(Base, frozen=True, kw_only=True, tag="command.answered/1")
     """A command that bore a key has had this effect; in the same append as the effect. Who repeats it gets the answer.
 
     ``request`` is the command in words, by which a key that is used for two commands is noticed. ``part`` counts the
-    children of a fork and the environments of a bulk command from 1; 0 is what a command led to as a whole.
+    children of a fork and the environments of a create or reset from 1; 0 is what a command led to as a whole.
     """
 
     env: str
