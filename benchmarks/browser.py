@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -27,6 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import anyio
+from _machine import machine
 
 from statefork.adapters.resources.browser import Options
 from statefork.adapters.resources.browser import actions as a
@@ -192,16 +191,6 @@ async def run(rounds: int) -> dict[str, object]:
                 "pss_mib": round(empty, 1),
                 "pss_per_environment_mib": round((full - empty) / ENVIRONMENTS, 1),
             }
-
-
-def machine() -> dict[str, object]:
-    """Where this was measured."""
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
-    load = os.getloadavg()[0]
-    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "load_1min": round(load, 2)}
 
 
 def main() -> None:

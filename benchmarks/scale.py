@@ -15,7 +15,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import shutil
 import sqlite3
 import statistics
@@ -30,6 +29,7 @@ from typing import Any
 
 import anyio
 import psutil
+from _machine import machine
 
 from statefork.adapters.interfaces.registry import make_resources
 from statefork.engine.capsule import World
@@ -322,9 +322,7 @@ async def beside(folder: Path, count: int) -> dict[str, float]:
 def measure(events: int, environments: int) -> dict[str, Any]:
     """All of it."""
     folder = Path(tempfile.mkdtemp(prefix="bench-scale-", dir=Path.cwd()))
-    results: dict[str, Any] = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    }
+    results: dict[str, Any] = {"machine": machine()}
     try:
         anyio.run(make_long, folder / "long", events, backend="trio")
         results[f"open {events} events"] = opening(folder / "long")

@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import shutil
 import sqlite3
 import statistics
@@ -28,6 +27,7 @@ from pathlib import Path
 
 import anyio
 import msgspec
+from _machine import machine
 
 from statefork.adapters.resources import files, sqlite
 from statefork.engine.errors import MissingDependency
@@ -218,31 +218,17 @@ async def measure(size: Size, rounds: int, root: Path, on_xfs: Path | None) -> d
     return {"database_mb": size.database_mb, "files": size.files, "files_mb": size.files_mb, "strategies": result}
 
 
-def machine(directory: Path) -> dict[str, object]:
-    """Where the figures are from."""
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
+def file_system(directory: Path) -> str:
+    """What the stores lie on decides the figures."""
     kind = subprocess.run(["stat", "-f", "-c", "%T", str(directory)], capture_output=True, text=True, check=False)
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "file_system": kind.stdout.strip(),
-    }
+    return kind.stdout.strip()
 
 
 async def run(rounds: int) -> dict[str, object]:
     """All sizes."""
     with tempfile.TemporaryDirectory(prefix="statefork-stores-") as name:
         root = Path(name)
-        result: dict[str, object] = {"machine": machine(root), "rounds": rounds}
+        result: dict[str, object] = {"machine": machine(), "file_system": file_system(root), "rounds": rounds}
         with xfs(root) as on_xfs:
             for size in SIZES:
                 some = min(rounds, LARGE_ROUNDS) if size.name == "large" else rounds
@@ -252,7 +238,7 @@ async def run(rounds: int) -> dict[str, object]:
 
 def show(result: dict[str, object]) -> None:
     """A table for people."""
-    print(json.dumps(result["machine"]))
+    print(f"{result['machine']}, {result['file_system']}")
     for size in SIZES:
         measured = result[size.name]
         assert isinstance(measured, dict)
