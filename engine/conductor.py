@@ -68,6 +68,7 @@ class Conductor(Turns):
             decide(known, command)  # says that the name is taken: nobody waits for a slot to hear that
         with self.lives.held(env) as live:
             async with self.seating.claim(env) if activate else nullcontext(), live.lock, self.sharing.shared():
+                self._check_open()
                 await self.ledger.commit(msgspec.structs.replace(command, at=now()))
                 timer = Timer(self.ledger.clock.monotonic)
                 staging = self._staging(live, env, 1, 1, manifest, timer) if activate else None
@@ -142,13 +143,19 @@ class Conductor(Turns):
 
     @in_own_task
     async def park(
-        self, env: str, reason: str = "", drain: DrainPolicy | None = None, *, only_idle: bool = False
+        self,
+        env: str,
+        reason: str = "",
+        drain: DrainPolicy | None = None,
+        *,
+        only_idle: bool = False,
+        at_end: bool = False,
     ) -> None:
         """Seal the tail, publishing it if it is dirty, and unbind. A parked environment stays parked.
 
-        With ``only_idle`` one in which something runs is left alone.
+        With ``only_idle`` one in which something runs is left alone. ``at_end``: it is the engine that closes.
         """
-        async with self._turn(env) as live:
+        async with self._turn(env, at_end=at_end) as live:
             capsule = self.usable(env)
             if capsule.phase is Phase.PARKED:
                 return

@@ -77,7 +77,8 @@ async def _stop(resource: Resource, deadline_s: float) -> None:
 async def closing(conductor: Conductor, run: str) -> tuple[str, ...]:
     """Park every environment, and say so if all are; the names of those that are not: the next opening recovers them.
 
-    Gives up at ``close_s``, and when ``conductor.patience`` is cancelled.
+    No transition begins any more; those under way are waited for, and what they have bound is parked too. Gives up at
+    ``close_s``, and when ``conductor.patience`` is cancelled.
 
     Never raises.
     """
@@ -87,20 +88,29 @@ async def closing(conductor: Conductor, run: str) -> tuple[str, ...]:
     async def park(env: str) -> None:
         async with limiter:
             try:
-                await conductor.park(env, "the engine closes", conductor.settings.drain_at_end)
+                await conductor.park(env, "the engine closes", conductor.settings.drain_at_end, at_end=True)
             except Exception as error:
                 _logger.warning("%s could not be parked and will be recovered at the next open: %s", env, error)
                 _logger.debug("why %s could not be parked", env, exc_info=True)
 
+    async def park_bound() -> None:
+        async with anyio.create_task_group() as tasks:
+            for env, live in list(conductor.lives.items()):
+                if live.context is not None and not live.doubt and env not in tried:
+                    tried.add(env)
+                    tasks.start_soon(park, env)
+
+    tried: set[str] = set()
     left: tuple[str, ...] = ()
+    conductor.closing = True
     with anyio.CancelScope(shield=True):
         patience = conductor.patience
         patience.deadline = anyio.current_time() + conductor.settings.close_s
         with patience:
-            async with anyio.create_task_group() as tasks:
-                for env, live in list(conductor.lives.items()):
-                    if live.context is not None and not live.doubt:
-                        tasks.start_soon(park, env)
+            await park_bound()
+            async with conductor.sharing.alone():
+                pass  # what was under way has ended
+            await park_bound()
         left = ledger.world.environments.awake
         if not left:
             try:

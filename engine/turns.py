@@ -23,6 +23,7 @@ from statefork.engine.contract import Contract
 from statefork.engine.drain import Drain
 from statefork.engine.errors import (
     ContractError,
+    EngineClosed,
     HeldByCaller,
     InDoubt,
     LimitReached,
@@ -86,6 +87,7 @@ class Turns:
         self.sharing = Sharing()
         self.patience = anyio.CancelScope()  # around the parking of everything at the end
         self.hurried = anyio.Event()  # nobody has patience any more
+        self.closing = False  # nothing begins any more but the parking of everything
         self.lives = Lives(ledger.world)
         self.seating = Seating(ledger, resources, settings, self.lives, self.give_way)
         self._ids = lease_ids()
@@ -128,8 +130,11 @@ class Turns:
     # --- freezing and giving back -----------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _turn(self, env: str) -> AsyncIterator[Live]:
-        """This environment's transitions one after the other, none beside a collection."""
+    async def _turn(self, env: str, *, at_end: bool = False) -> AsyncIterator[Live]:
+        """This environment's transitions one after the other, none beside a collection.
+
+        Raises EngineClosed when the engine closes and this is not ``at_end``, part of that.
+        """
         lease = current_lease()
         while lease is not None:
             if lease.env == env and lease.running:
@@ -144,6 +149,7 @@ class Turns:
             with self.lives.held(env) as live:
                 self._check_queue(env, live)
                 async with live.lock, self.sharing.shared():
+                    self._check_open(at_end=at_end)
                     if live.doubt:
                         raise InDoubt(
                             f"{env} is frozen: an append got no answer and could not be settled",
@@ -153,6 +159,10 @@ class Turns:
                     yield live
         finally:
             self.seating.slots.look_again()
+
+    def _check_open(self, *, at_end: bool = False) -> None:
+        if self.closing and not at_end:
+            raise EngineClosed("the engine closes, and begins nothing any more", hint="Open it again.")
 
     def _check_queue(self, env: str, live: Live) -> None:
         most = self.settings.waiting_max
