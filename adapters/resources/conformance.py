@@ -302,6 +302,7 @@ class ResourceConformance:
             sealed = await one.cut(branch)
             await one.close(branch, binding)
             await one.resource.discard(sealed)
+            await one.settle()
             counts.add((len(await one.handles()), _files_below(one.bench.state)))
         assert len(counts) == 1
 

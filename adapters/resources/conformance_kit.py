@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -23,7 +24,8 @@ class Bench(msgspec.Struct, kw_only=True):
     directory must see the same world. ``write`` and ``read`` reach a branch through its binding's address, as a user
     would, with no code of the adapter: ``write(binding, key, value)`` makes ``value`` the content of ``key``;
     ``read(binding, key)`` gives it back, None where there is none. Both are plain functions; they are called in a
-    worker thread.
+    worker thread. So is ``settle(resource)``, which returns when nothing goes on in the background any more: the suite
+    calls it before it counts what lies on the disk.
     """
 
     make: Callable[[Services], Resource]
@@ -31,6 +33,7 @@ class Bench(msgspec.Struct, kw_only=True):
     read: Callable[[Binding, str], str | None]
     state: Path
     base_dir: Path
+    settle: Callable[[Any], None] = lambda _: None
 
     def services(self, journal: str = JOURNAL) -> Services:
         """What the resource is given."""
@@ -69,6 +72,10 @@ class Driver:
     async def write(self, binding: Binding, key: str, value: str) -> None:
         """Through the user's door."""
         await anyio.to_thread.run_sync(self.bench.write, binding, key, value)
+
+    async def settle(self) -> None:
+        """Nothing goes on in the background."""
+        await anyio.to_thread.run_sync(self.bench.settle, self.resource)
 
     async def read(self, binding: Binding, key: str) -> str | None:
         """Through the user's door."""

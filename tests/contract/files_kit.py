@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from statefork.adapters.resources.conformance import Bench
@@ -31,6 +32,11 @@ def read(binding: Binding, key: str) -> str | None:
     return path.read_text() if path.exists() else None
 
 
+def settled(resource: FilesResource) -> None:
+    """Every sealed layer has its sums."""
+    resource._sums.stop(threading.TIMEOUT_MAX)
+
+
 def bench_for(strategy: Choice, state: Path, base_dir: Path) -> Bench:
     """A bench for one strategy."""
     make_base(base_dir / "base")
@@ -38,4 +44,4 @@ def bench_for(strategy: Choice, state: Path, base_dir: Path) -> Bench:
     def make(services: Services) -> FilesResource:
         return FilesResource("media", Options(base="base", strategy=strategy), services)
 
-    return Bench(make=make, write=write, read=read, state=state, base_dir=base_dir)
+    return Bench(make=make, write=write, read=read, state=state, base_dir=base_dir, settle=settled)

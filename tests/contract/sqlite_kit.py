@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from pathlib import Path
 
 from statefork.adapters.resources.conformance import Bench
@@ -42,6 +43,11 @@ def make(services: Services) -> SqliteResource:
     return SqliteResource("db", Options(base="base.sqlite3"), services)
 
 
+def settled(resource: SqliteResource) -> None:
+    """Every sealed layer has its sums."""
+    resource._sums.stop(threading.TIMEOUT_MAX)
+
+
 def bench_in(state: Path, base_dir: Path) -> Bench:
     make_base(base_dir / "base.sqlite3")
-    return Bench(make=make, write=write, read=read, state=state, base_dir=base_dir)
+    return Bench(make=make, write=write, read=read, state=state, base_dir=base_dir, settle=settled)

@@ -137,6 +137,10 @@ class Scene:
         """End whatever still waits on a pipe, so that closing need not."""
         self.pipes.close()
 
+    def server_log(self) -> str:
+        """What the site's server wrote, with the tracebacks of what it answered 500."""
+        return (self.tmp / "state" / "logs" / "site.log").read_text(errors="replace")
+
     def titles(self, env: str = "a") -> list[str]:
         """What the environment's database holds now, read raw."""
         path = self.kernel.bindings(env)["db"].address["path"]
