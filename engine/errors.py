@@ -13,6 +13,8 @@ from statefork.journal.errors import StateforkError
 
 __all__ = ["StateforkError"]
 
+_NAMES_TOLD = 20
+
 
 class ContractError(StateforkError):
     """A contract can't be used; ``facts`` has ``file``, ``line`` and ``key`` as far as they are known.
@@ -48,6 +50,12 @@ class UnknownRef(StateforkError):
     """A ref names an environment, generation or action that this journal does not hold."""
 
     code = "unknown_ref"
+
+
+class InvalidName(UnknownRef):
+    """The text can't be an environment's name."""
+
+    code = "invalid_name"
 
 
 class UnknownEnvironment(StateforkError):
@@ -174,7 +182,7 @@ class InDoubt(StateforkError):
 
 
 class PartialFailure(StateforkError):
-    """Some environments of a bulk command failed. ``done`` names the others, ``failed`` gives each failure."""
+    """Some environments of a bulk command failed. ``done`` names the others, ``failed`` gives each failure by name."""
 
     code = "partial_failure"
 
@@ -192,7 +200,7 @@ class PartialFailure(StateforkError):
 
 
 class PartialFork(StateforkError):
-    """Some children of a fork failed. ``born`` names the survivors, ``failed`` gives each failure."""
+    """Some children of a fork failed. ``born`` names the survivors, ``failed`` gives each failure by name."""
 
     code = "partial_fork"
 
@@ -201,13 +209,18 @@ class PartialFork(StateforkError):
         super().__init__(
             f"{len(failed)} of {len(born) + len(failed)} children of {source} failed ({', '.join(failed)}): "
             f"{first.message}",
-            hint="The others serve; fork again for the rest" if born else "Nothing of them is left; fork again",
+            hint=f"{_few(born)} serve; fork again for the rest" if born else "Nothing of them is left; fork again",
             source=source,
             born=", ".join(born),
             failed=", ".join(failed),
         )
         self.born = tuple(born)
         self.failed = dict(failed)
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMES_TOLD])
+    return shown if len(names) <= _NAMES_TOLD else f"{shown} and {len(names) - _NAMES_TOLD} others"
 
 
 class ResourceBusy(StateforkError):

@@ -20,7 +20,7 @@ from itertools import islice
 import msgspec
 
 from statefork.engine.capsule import Capsule, Generation
-from statefork.engine.errors import UnknownRef
+from statefork.engine.errors import InvalidName, UnknownRef
 from statefork.journal.values import Moment
 
 ENV_NAME_LENGTH_MAX = 63
@@ -61,20 +61,22 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_env_name(name: str) -> str:
-    """The name itself, when an environment may bear it. Raises UnknownRef with the rule otherwise."""
-    if len(name) > ENV_NAME_LENGTH_MAX or not _NAME_PATTERN.fullmatch(name):
-        raise UnknownRef(f"{name!r} can't be an environment's name", hint=_NAME_RULE, ref=name)
+    """The name itself, when an environment may bear it. Raises InvalidName with the rule otherwise."""
+    if not _is_name(name):
+        raise InvalidName(f"{name!r} can't be an environment's name", hint=_NAME_RULE, ref=name)
     return name
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= ENV_NAME_LENGTH_MAX and _NAME_PATTERN.fullmatch(text) is not None
 
 
 def parse_ref(text: str) -> Ref:
     """The ref that a text means. Raises UnknownRef, with the forms there are, where it means none."""
     match = _REF_PATTERN.fullmatch(text)
-    if match is None:
-        name = re.split(r"[@#]", text, maxsplit=1)[0]
-        hint = _FORMS if _NAME_PATTERN.fullmatch(name) else _NAME_RULE
-        raise UnknownRef(f"{text!r} is no ref", hint=hint, ref=text)
-    check_env_name(match["env"])
+    name = re.split(r"[@#]", text, maxsplit=1)[0]
+    if match is None or not _is_name(name):
+        raise UnknownRef(f"{text!r} is no ref", hint=_FORMS if _is_name(name) else _NAME_RULE, ref=text)
     if any(len(number) > len(str(NUMBER_MAX)) or int(number) > NUMBER_MAX for number in match.groups()[1:] if number):
         raise UnknownRef(f"{text!r} is no ref: no history is longer than {NUMBER_MAX}", hint=_FORMS, ref=text)
     return Ref(

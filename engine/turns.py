@@ -233,8 +233,8 @@ class Turns:
         )
         try:
             await self.ledger.commit(abort, may_ride=True)
-        except (JournalError, InDoubt):
-            _logger.exception("the abort of a transition of %s can't be journaled; it stays frozen", env)
+        except (JournalError, InDoubt) as unwritten:
+            _logger.error("the abort of a transition of %s can't be journaled; it stays frozen: %s", env, unwritten)
             live.doubt = True
             return False
         return True

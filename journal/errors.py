@@ -6,13 +6,15 @@ needs (environment, generations, positions) in ``facts``, and a ``hint``: what t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
 class StateforkError(Exception):
     """Base of all statefork errors.
 
-    ``facts`` are short named values that machines may read; ``hint`` tells a person the next step.
+    ``facts`` are short named values that machines may read; ``hint`` tells a person the next step. Where several things
+    were asked for at once, ``failed`` has the error of each that failed, by name.
     """
 
     code: ClassVar[str] = "error"
@@ -22,6 +24,7 @@ class StateforkError(Exception):
         self.message = message
         self.hint = hint
         self.facts = facts
+        self.failed: Mapping[str, StateforkError] = {}
 
     def __str__(self) -> str:
         return f"{self.message}. {self.hint}" if self.hint else self.message

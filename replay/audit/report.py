@@ -75,7 +75,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def as_json(self) -> dict[str, Any]:
         """Plain JSON types."""
         found: dict[str, Any] = msgspec.to_builtins(self)
-        return {"clean": self.clean, "exit_code": self.exit_code, **found}
+        return {"clean": self.clean, "exit_status": self.exit_code, **found}
 
     def lines(self) -> Iterable[str]:
         """The report as text for people: verdict first."""

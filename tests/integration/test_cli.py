@@ -32,7 +32,7 @@ initial = { greeting = "hello" }
 """
 PROGRAM = (sys.executable, "-m", "statefork")
 READY_S = 60.0
-LIVE = ("create", "act", "snapshot", "fork", "clone", "reset", "restore", "park", "retire", "replay", "gc")
+LIVE = ("create", "act", "snapshot", "fork", "clone", "reset", "restore", "recover", "park", "retire", "replay", "gc")
 
 
 class Engine:
@@ -138,18 +138,20 @@ def test_the_life_of_environments(tmp_path: Path, commands: Commands) -> None:
         assert "d@1 is ready, cloned from a@2" in commands("clone", "a@2", "d")
         assert commands.json("restore", "b", "a@1")["ref"] == "b@2"
         assert commands.json("reset", "a", "--then", "revoke", "--deadline", "1")["ref"] == "a@3"
-        assert commands.json("park", "c")["ref"] == "c@1"
+        commands("act", "c", PUT)
+        assert commands.json("recover", "c") == {"ref": "c@2", "env": "c", "generation": 2}
+        assert commands.json("park", "c")["ref"] == "c@2"
         assert "d is retired" in commands("retire", "d")
         assert commands.json("gc")["failed"] == []
-        states = {env["env"]: env["state"] for env in commands.json("ls")["environments"]}
+        states = {env["env"]: env["phase"] for env in commands.json("ls")["environments"]}
         assert states == {"a": "serving", "b": "serving", "c": "parked"}
         assert [env["env"] for env in commands.json("ls", "--all")["environments"]] == ["a", "b", "c", "d"]
         audited = commands.json("audit")
-        assert (audited["clean"], audited["exit_code"]) == (True, 0)
+        assert (audited["clean"], audited["exit_status"]) == (True, 0)
         status, said = running.end()
         assert (status, json.loads(said)) == (0, {"closed": True, "not_parked": []})
     assert not socket_path(commands.state).exists()
-    states = {env["env"]: env["state"] for env in commands.json("ls")["environments"]}
+    states = {env["env"]: env["phase"] for env in commands.json("ls")["environments"]}
     assert states == {"a": "parked", "b": "parked", "c": "parked"}
     assert commands.json("audit")["clean"]
 
@@ -203,7 +205,7 @@ def test_output_in_a_pipe_is_plain(tmp_path: Path, commands: Commands) -> None:
     assert "\x1b" not in said
     assert "─" not in said
     head, row = said.splitlines()
-    assert head.split()[:3] == ["environment", "state", "gen"]
+    assert head.split()[:3] == ["environment", "phase", "gen"]
     assert row.split()[:3] == ["a", "parked", "1"]
 
 
@@ -228,7 +230,7 @@ def test_a_crash_is_recovered_and_its_losses_named(tmp_path: Path, commands: Com
         commands("act", "a", PUT)
         commands("create", "b")  # is durable, and so is what was journaled before it
         running.end(signal.SIGKILL)
-        assert {env["state"] for env in commands.json("ls")["environments"]} == {"to recover"}
+        assert {env["phase"] for env in commands.json("ls")["environments"]} == {"to recover"}
         assert "recovers what served" in commands("ls")
         assert commands.json("create", "c", status=2)["error"]["code"] == "no_engine"
         assert commands.json("audit")["clean"]
@@ -263,7 +265,7 @@ def test_errors_of_the_engine_arrive_with_their_codes(tmp_path: Path, commands: 
         commands("create", "a")
         for words, code, status in (
             (("create", "a"), "environment_exists", 2),
-            (("create", "Not A Name"), "unknown_ref", 2),
+            (("create", "Not A Name"), "invalid_name", 2),
             (("act", "nobody", PUT), "unknown_environment", 2),
             (("act", "a", '{"type": "fly"}'), "invalid_action", 2),
             (("act", "a", '{"type": "fail", "key": "card"}'), "action_failed", 1),

@@ -92,10 +92,21 @@ def test_several_by_one_command(tmp_path: Path, commands: Commands) -> None:
         told = commands("create", "f", "a", status=1)
         assert "partial_failure" in told
         assert "(a)" in told
+        first, *reasons = commands("create", "a", "b", "h", status=1).splitlines()
+        assert "2 of 3 environments failed (a, b)" in first
+        assert [reason.split("]")[0] for reason in reasons] == [
+            "  a: error[environment_exists",
+            "  b: error[environment_exists",
+        ]
+        failed = commands.json("fork", "a", "--name", "b", "--name", "i", "--name", "c", status=1)["error"]
+        assert {name: part["code"] for name, part in failed["failed"].items()} == dict.fromkeys(
+            ("b", "c"), "environment_exists"
+        )
+        assert failed["hint"].startswith("i serve")
         assert commands.json("show", "f")["lineage"] == ["f@1"], "one succeeds though another fails"
         assert "named twice" in commands("reset", "a", "a", status=2)
         assert [one["ref"] for one in commands.json("create", "a", "b", "c", "--key", "k")["created"]] == [
-            "a@2",
+            "a@3",
             "b@2",
             "c@2",
         ]

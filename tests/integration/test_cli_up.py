@@ -50,11 +50,25 @@ def test_more_environments_than_slots(tmp_path: Path, commands: Commands) -> Non
         for env in ("a", "b", "c"):
             commands("create", env)
             commands("act", env, f'{{"type": "put", "key": "name", "value": "{env}"}}')
-        states = {one["env"]: one["state"] for one in commands.json("ls")["environments"]}
+        states = {one["env"]: one["phase"] for one in commands.json("ls")["environments"]}
         assert states == {"a": "parked", "b": "serving", "c": "serving"}
         assert "value: a" in commands("act", "a", '{"type": "get", "key": "name"}')
         assert "its slot was needed" in commands("log", "b")
     commands("audit")
+
+
+def test_slots_of_a_contract_without_any_are_told(tmp_path: Path, commands: Commands) -> None:
+    (tmp_path / "notes.toml").write_text(CONTRACT)
+    with engine(tmp_path, tmp_path / "state", CONTRACT, "--slots", "2") as running:
+        assert running.ready["slots"] == {"kind": "", "limit": None, "taken": [], "queue": []}
+    up = [*PROGRAM, "up", str(running.contract), "--state", str(commands.state), "--slots", "2"]
+    process = subprocess.Popen(up, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert any("--slots 2 changes nothing" in line for line in process.stdout)
+    finally:
+        process.terminate()
+        process.communicate(timeout=READY_S)
 
 
 def test_an_engine_that_could_not_park_everything_says_so(tmp_path: Path, commands: Commands) -> None:

@@ -109,6 +109,7 @@ async def test_what_goes_wrong_with_one_connection_ends_no_other(
         (b"POST /v1/create HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", 400, "usage"),
         (b"POST /v1/create HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{", 400, "usage"),
         (b"POST /v1/status HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "usage"),
+        (b'POST /v1/park HTTP/1.1\r\nHost: x\r\nContent-Length: 26\r\n\r\n{"env":"a","deadline_s":1}', 400, "usage"),
         (b"GET /v1/blobs/none HTTP/1.1\r\nHost: x\r\n\r\n", 404, "blob_missing"),
     ],
 )

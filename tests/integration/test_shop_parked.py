@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
+import anyio
 import httpx
 import pytest
 
+from statefork.adapters.interfaces.control.server import serve_control
 from statefork.adapters.interfaces.environment import Environment
 from statefork.adapters.interfaces.python import Engine
 from statefork.adapters.resources.browser.actions import Goto
@@ -43,6 +48,13 @@ async def alive(engine: Engine) -> set[str]:
     }
 
 
+async def shown(env: str, state: Path) -> dict[str, Any]:
+    """What ``statefork show`` says of it."""
+    command = [sys.executable, "-m", "statefork", "show", env, "--state", str(state), "--json"]
+    found: dict[str, Any] = json.loads((await anyio.run_process(command)).stdout)
+    return found
+
+
 async def fetch(env: Environment, path: str) -> httpx.Response:
     """A request of a client that knows nothing of statefork."""
     async with httpx.AsyncClient(base_url=env.base_url("shop"), trust_env=False, timeout=30) as client:
@@ -61,6 +73,9 @@ async def test_a_parked_environment_is_forked_compared_and_retired_without_comin
 
         (child,) = await engine.fork("parent", names=["child"])
         assert (await fetch(child, "/media/witness.txt")).text == "of the parent", "ready means reachable"
+        async with serve_control(engine):
+            assert (await shown("child", engine.state))["sites"] == {"shop.example": child.base_url("shop")}
+            assert (await shown("parent", engine.state))["sites"] == {}
         assert (await judged(child, evaluators.in_mid_checkout, agent)).failed == ()
         assert (await alive(engine), await contexts(engine)) == ({"child"}, 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 import typer
@@ -21,7 +22,7 @@ def create(
     name: Annotated[
         list[str],
         typer.Argument(
-            help="Its name: small letters, digits, '-'. Several names: several environments.",
+            help="Its name: small letters and digits, joined by '-', '_' or '.'. Several names: several environments.",
             metavar="NAME...",
             show_default=False,
         ),
@@ -52,12 +53,10 @@ def say_ready(out: Out, environment: dict[str, Any], how: str = "") -> None:
     """That an environment is there, how it came to be, and where its sites are."""
     ready = _BEING.get(str(environment.get("phase")), "is there, and parked until it is used")
     out.say(f"{environment['ref']} {ready}{how}")
-    say_sites(out, environment)
+    say_sites(out, environment.get("sites") or {})
 
 
-def say_sites(out: Out, environment: dict[str, object]) -> None:
-    """The private base URLs of an environment that an engine described."""
-    sites = environment.get("sites")
-    if isinstance(sites, dict):
-        for host, url in sites.items():
-            out.say(f"  {host} for plain HTTP clients: {url}")
+def say_sites(out: Out, sites: Mapping[str, str]) -> None:
+    """The private base URLs of an environment."""
+    for host, url in sites.items():
+        out.say(f"  {host} for plain HTTP clients: {url}")

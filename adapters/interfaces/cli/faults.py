@@ -12,9 +12,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from statefork.adapters.interfaces.control.client import EngineLost
+from statefork.adapters.interfaces.control.protocol import error_object
 from statefork.engine.errors import (
     ActionFailed,
     ActionTimeout,
@@ -35,6 +38,8 @@ EXIT_NOT_AS_IT_SHOULD_BE = 1
 EXIT_CANNOT = 2
 EXIT_UNKNOWN = 3
 EXIT_INTERRUPTED = 130
+
+_REASONS_TOLD = 20
 
 _UNKNOWN = (ActionTimeout, ObservationLost, LeaseRevoked, InDoubt, RuntimeDied, EngineLost)
 
@@ -80,22 +85,25 @@ def debugging() -> bool:
 
 
 def one_line(error: StateforkError) -> str:
-    """The error as the one line that people see; of a contract with several problems, a line for each."""
+    """The error as the one line that people see; of several problems or failures at once, a line for each."""
     several = isinstance(error, ContractError) and len(error.problems) > 1
     lines = error.message.splitlines() if several else [error.message]
     text = f"error[{error.code}]: " + "\n  ".join(" ".join(line.split()) for line in lines)
     text = text if text.endswith((".", "!", "?")) else f"{text}."
-    return f"{text} {' '.join(error.hint.split())}".rstrip()
+    text = f"{text} {' '.join(error.hint.split())}".rstrip()
+    if len(error.failed) > 1:
+        text = "\n  ".join([text, *_reasons(error)])
+    return text
+
+
+def _reasons(error: StateforkError) -> Iterator[str]:
+    """Why each of several failed; the others with it, where there are very many."""
+    for name, part in islice(error.failed.items(), _REASONS_TOLD):
+        yield f"{name}: {one_line(part)}"
+    if len(error.failed) > _REASONS_TOLD:
+        yield f"and {len(error.failed) - _REASONS_TOLD} more: --json has them all"
 
 
 def as_json(error: StateforkError) -> dict[str, Any]:
     """The error as scripts see it."""
-    return {
-        "error": {
-            "code": error.code,
-            "message": error.message,
-            "hint": error.hint,
-            "facts": error.facts,
-            "exit_status": exit_status(error.code),
-        }
-    }
+    return {"error": {**error_object(error), "exit_status": exit_status(error.code)}}

@@ -40,7 +40,7 @@ def ls(
         hidden = f" ({len(capsules)} retired: --all shows them)" if capsules else ""
         out.say(f"No environments{hidden}. Make one: statefork create NAME")
         return
-    columns = ("environment", "state", "gen>", "actions>", "origin", "parent", "published (UTC)")
+    columns = ("environment", "phase", "gen>", "actions>", "origin", "parent", "published (UTC)")
     out.table(columns, [_row(capsule, running) for capsule in shown])
     if not running and any(capsule.bound for capsule in shown):
         out.say("No engine runs, and it did not close in good order: the next `statefork up` recovers what served.")
@@ -71,7 +71,7 @@ def _plain(capsule: Capsule, running: bool) -> dict[str, Any]:
     return {
         "env": capsule.env,
         "ref": str(capsule.moment),
-        "state": phase_text(capsule, running),
+        "phase": phase_text(capsule, running),
         "generation": capsule.generation,
         "epoch": capsule.epoch,
         "actions": capsule.actions,

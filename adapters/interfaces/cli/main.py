@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import inspect
 import io
 import json
 import sys
@@ -52,6 +53,7 @@ Begin with `statefork doctor`, then `statefork demo`, or:
     statefork fork shop-1 -n 2
 
 Commands find each other by the state directory: `--state DIR`, or STATEFORK_STATE, else ./state.
+
 Exit status: 0 done, 1 not as it should be, 2 can't be done, 3 outcome unknown. Errors are one line with a stable code
 (see docs/reference/errors.md); STATEFORK_DEBUG=1 adds the traceback.
 """
@@ -82,6 +84,7 @@ VERBS: dict[str, Verb] = {
     "clone": Verb(forking.clone, forking.CLONE_EXAMPLES, LIVE),
     "reset": Verb(moving.reset, moving.RESET_EXAMPLES, LIVE),
     "restore": Verb(moving.restore, moving.RESTORE_EXAMPLES, LIVE),
+    "recover": Verb(moving.recover, moving.RECOVER_EXAMPLES, LIVE),
     "park": Verb(moving.park, moving.PARK_EXAMPLES, LIVE),
     "retire": Verb(moving.retire, moving.RETIRE_EXAMPLES, LIVE),
     "replay": Verb(replay.replay, replay.EXAMPLES, PAST),
@@ -97,7 +100,7 @@ def make_app() -> typer.Typer:
     """The Typer application: also what completion and the reference page are made from."""
     app = typer.Typer(
         name="statefork",
-        help=HELP,
+        help=_dedented(HELP),
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -117,9 +120,9 @@ def help_text(verb: Verb) -> str:
 
 
 def _dedented(text: str) -> str:
-    first, _, rest = text.partition("\n")
-    lines = [line.removeprefix("    ") for line in rest.splitlines()]
-    return "\n".join([first, *lines]).strip()
+    """A docstring for a terminal of any width: each paragraph is one line, and what is indented stays as it is."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(one if one.startswith(" ") else " ".join(one.splitlines()) for one in paragraphs)
 
 
 def _version(wanted: bool) -> None:
@@ -136,7 +139,7 @@ def _root(
     pass
 
 
-_root.__doc__ = HELP
+_root.__doc__ = _dedented(HELP)
 
 
 app = make_app()

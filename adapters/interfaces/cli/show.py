@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 
+from statefork.adapters.interfaces.cli.create import say_sites
 from statefork.adapters.interfaces.cli.options import STATE, JsonOption, RefArgument, StateOption
 from statefork.adapters.interfaces.cli.output import Out, moment_text, short
 from statefork.adapters.interfaces.cli.reading import run, view
 from statefork.adapters.interfaces.cli.sentences import action_text, counted
+from statefork.adapters.interfaces.control.client import Control, engine_runs
+from statefork.adapters.interfaces.control.protocol import Named
 from statefork.engine.capsule import Capsule, Generation, World
 from statefork.engine.errors import UnknownRef
 from statefork.engine.refs import Ref, parse_ref
-from statefork.journal.errors import BlobMissing
+from statefork.journal.errors import BlobMissing, StateforkError
 from statefork.journal.events import GenerationPublished, TransitionDrained, control_stream
 from statefork.journal.store import StateView
 from statefork.journal.values import Held, Moment
@@ -21,7 +26,7 @@ from statefork.replay.lineage import Act, Step, Witnessed, steps_after, trajecto
 from statefork.replay.rebuild import pasts_of, rebuild
 
 EXAMPLES = """
-    statefork show shop-1        its generations, lineage and children
+    statefork show shop-1        its generations, lineage and children; while an engine runs, its sites' addresses
     statefork show shop-1@2      generation 2: manifest, timings, what each component is
     statefork show shop-1#5      the 5th action: what was done, what was seen
 """
@@ -40,7 +45,8 @@ def show(ref: RefArgument, state: StateOption = STATE, as_json: JsonOption = Fal
                     f"there is no environment {named.env!r} in this journal", hint="See: statefork ls --all", ref=ref
                 )
             if named.is_now:
-                await _environment(opened, world, world.environments[named.env], out)
+                sites = await anyio.to_thread.run_sync(_sites, state, named.env)
+                _environment(world, world.environments[named.env], sites, out)
             elif named.generation is not None and not named.plus:
                 await _generation(opened, world, Moment(env=named.env, generation=named.generation), out)
             else:
@@ -49,13 +55,24 @@ def show(ref: RefArgument, state: StateOption = STATE, as_json: JsonOption = Fal
     run(look)
 
 
-async def _environment(opened: StateView, world: World, capsule: Capsule, out: Out) -> None:
+def _sites(state: Path, env: str) -> dict[str, str]:
+    """The private base URLs of an environment that an engine serves now; they die with the engine."""
+    if not engine_runs(state):
+        return {}
+    try:
+        found: dict[str, str] = Control(state).ask("describe", Named(env=env))["sites"]
+    except StateforkError:  # retired, or the engine has just been closed: there are none
+        return {}
+    return found
+
+
+def _environment(world: World, capsule: Capsule, sites: dict[str, str], out: Out) -> None:
     lineage = [str(generation.moment) for generation in world.lineage(capsule.moment)] if capsule.generation else []
     generations = [_generation_plain(generation) for generation in capsule.generations.values()]
     out.data(
         {
             "env": capsule.env,
-            "state": capsule.phase.value,
+            "phase": capsule.phase.value,
             "ref": str(capsule.moment),
             "epoch": capsule.epoch,
             "actions": capsule.actions,
@@ -63,6 +80,7 @@ async def _environment(opened: StateView, world: World, capsule: Capsule, out: O
             "origin": str(capsule.origin),
             "parent": str(capsule.parent) if capsule.parent is not None else None,
             "children": list(capsule.children),
+            "sites": sites,
             "generations": generations,
             "lineage": lineage,
         }
@@ -73,6 +91,7 @@ async def _environment(opened: StateView, world: World, capsule: Capsule, out: O
     if capsule.children:
         out.say(f"  children: {', '.join(capsule.children)}")
     out.say(f"  lineage: {' <- '.join(lineage) or 'nothing was published'}")
+    say_sites(out, sites)
     rows = [_generation_row(generation) for generation in capsule.generations.values()]
     out.table(("generation>", "operation", "from", "epoch>", "actions>", "lost", "published (UTC)"), rows)
 

@@ -26,11 +26,15 @@ EXAMPLES = """
 """
 TRACE_LINES_SHOWN = 60
 
-SeedsOption = Annotated[int, typer.Option("--seeds", help="How many seeds.", min=1, metavar="N")]
+SEEDS = 200
+
+SeedsOption = Annotated[
+    int | None, typer.Option("--seeds", help="How many seeds.", min=1, metavar="N", show_default=str(SEEDS))
+]
 SeedOption = Annotated[
     int | None, typer.Option("--seed", help="Run this one seed and print its trace.", metavar="S", show_default=False)
 ]
-FromOption = Annotated[int, typer.Option("--from", help="The first seed.", metavar="S")]
+FromOption = Annotated[int | None, typer.Option("--from", help="The first seed.", metavar="S", show_default="0")]
 EnvironmentsOption = Annotated[
     str, typer.Option("--environments", help="How many, at most: 20-50.", metavar="A-B", show_default=False)
 ]
@@ -51,9 +55,9 @@ KeepGoingOption = Annotated[bool, typer.Option("--keep-going", help="Do not stop
 
 
 def simulate(
-    seeds: SeedsOption = 200,
+    seeds: SeedsOption = None,
     seed: SeedOption = None,
-    first: FromOption = 0,
+    first: FromOption = None,
     environments: EnvironmentsOption = "",
     steps: StepsOption = None,
     lives: LivesOption = None,
@@ -74,12 +78,15 @@ def simulate(
     options = Options(environments=_range(environments), steps=steps, lives=lives)
     if mutant:
         _check_mutant(mutant)
+    if seed is not None and (seeds is not None or first is not None):
+        raise UsageError("--seed runs one seed, --seeds and --from run many", hint="Leave one of them out")
     if seed is not None:
         options = _with_mutant(options, "" if mutant == "all" else mutant)
         raise typer.Exit(_one(out, seed, options))
     if mutant:
-        raise typer.Exit(_mutants(out, "" if mutant == "all" else mutant, first))
-    raise typer.Exit(_many(out, range(first, first + seeds), options, jobs, keep_going))
+        raise typer.Exit(_mutants(out, "" if mutant == "all" else mutant, first or 0))
+    begin = first or 0
+    raise typer.Exit(_many(out, range(begin, begin + (seeds or SEEDS)), options, jobs, keep_going))
 
 
 def _range(text: str) -> tuple[int, int] | None:

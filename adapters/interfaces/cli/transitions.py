@@ -1,4 +1,4 @@
-"""``statefork snapshot | reset | restore | retire | park``: the life of one environment."""
+"""``statefork snapshot | reset | restore | recover | retire | park``: the life of one environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from statefork.adapters.interfaces.cli.options import (
     ask,
 )
 from statefork.adapters.interfaces.cli.output import Out
-from statefork.adapters.interfaces.control.protocol import OfEnvironment, ResetMany, Restore
+from statefork.adapters.interfaces.control.protocol import Drained, Named, ResetMany, Restore, Retire
 
 SNAPSHOT_EXAMPLES = """
     statefork snapshot shop-1
@@ -32,6 +32,9 @@ RESET_EXAMPLES = """
 RESTORE_EXAMPLES = """
     statefork restore shop-1 shop-1@3
     statefork restore shop-1 shop-1#12
+"""
+RECOVER_EXAMPLES = """
+    statefork recover shop-1
 """
 RETIRE_EXAMPLES = """
     statefork retire shop-1
@@ -51,7 +54,7 @@ def snapshot(
 ) -> None:
     """Publish the present as a new generation. The agent goes on undisturbed: pages, logins and addresses stay."""
     out = Out(as_json=as_json)
-    answer = ask(state, out, "snapshot", OfEnvironment(env=env, then=then, deadline_s=deadline, key=key))
+    answer = ask(state, out, "snapshot", Drained(env=env, then=then, deadline_s=deadline, key=key))
     out.say(f"{answer['ref']} is published")
 
 
@@ -71,7 +74,7 @@ def reset(
     """
     out = Out(as_json=as_json)
     if len(env) == 1:
-        answers = [ask(state, out, "reset", OfEnvironment(env=env[0], then=then, deadline_s=deadline, key=key))]
+        answers = [ask(state, out, "reset", Drained(env=env[0], then=then, deadline_s=deadline, key=key))]
     else:
         answer = ask(state, out, "reset-many", ResetMany(envs=env, then=then, deadline_s=deadline, key=key))
         answers = cast("list[dict[str, object]]", answer["reset"])
@@ -94,15 +97,26 @@ def restore(
     out.say(f"{answer['ref']} holds what {ref} held")
 
 
+def recover(env: EnvArgument, state: StateOption = STATE, as_json: JsonOption = False) -> None:
+    """Give up everything since the last generation, whatever state the environment is in: that generation serves again.
+
+    For what can be neither published nor replaced: an action that never ends, a present that fills the disk (a reset
+    stages its successor beside it, which needs room). The actions that are lost are named in the log.
+    """
+    out = Out(as_json=as_json)
+    answer = ask(state, out, "recover", Named(env=env))
+    out.say(f"{answer['ref']} holds what was published last; what came after it is given up")
+
+
 def retire(env: EnvArgument, key: KeyOption = None, state: StateOption = STATE, as_json: JsonOption = False) -> None:
     """End an environment. Its history stays readable, and its generations can still be forked."""
     out = Out(as_json=as_json)
-    answer = ask(state, out, "retire", OfEnvironment(env=env, key=key))
+    answer = ask(state, out, "retire", Retire(env=env, key=key))
     out.say(f"{answer['env']} is retired at generation {answer['generation']}")
 
 
 def park(env: EnvArgument, state: StateOption = STATE, as_json: JsonOption = False) -> None:
     """Seal and unbind an environment: it costs only disk until it is used again."""
     out = Out(as_json=as_json)
-    answer = ask(state, out, "park", OfEnvironment(env=env))
+    answer = ask(state, out, "park", Named(env=env))
     out.say(f"{answer['ref']} is parked")

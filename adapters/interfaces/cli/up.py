@@ -93,7 +93,7 @@ async def _serve(contract: str, state: Path, slots: int | None, out: Out, as_jso
                     if as_json:
                         _line({"ready": True, "control": str(door), **status})
                     else:
-                        _say(out, status, engine.recovered, door)
+                        _say(out, status, engine.recovered, door, slots)
                 await told.to_stop.wait()
                 with _somebody_may_read():
                     if not as_json:
@@ -164,7 +164,7 @@ async def _told_to_stop() -> AsyncIterator[_Told]:
             listening.cancel()
 
 
-def _say(out: Out, status: dict[str, Any], recovered: RecoveryReport, door: Path) -> None:
+def _say(out: Out, status: dict[str, Any], recovered: RecoveryReport, door: Path, slots: int | None) -> None:
     out.say(f"{status['contract']} is served (journal {status['journal']}, state {status['state']})", "bold green")
     rows = [
         (name, one["adapter"], one["name"], one["reason"], one["faster"]) for name, one in status["resources"].items()
@@ -173,6 +173,8 @@ def _say(out: Out, status: dict[str, Any], recovered: RecoveryReport, door: Path
     for number, line in enumerate(recovered.lines()):
         out.say(f"  {line}" if number else line)
     environments = status["environments"]
+    if slots and not status["slots"]["kind"]:
+        out.say(f"--slots {slots} changes nothing: no resource of this contract takes a slot", "yellow")
     if status["slots"]["limit"]:
         out.say(f"at most {status['slots']['limit']} environments are bound at once (slots: {status['slots']['kind']})")
     others = [one["env"] for one in environments if not one["of_this_contract"]]

@@ -1,6 +1,7 @@
 """What is said through the control door: one request Struct per verb, answers as plain JSON objects.
 
-``POST /v1/<verb>`` with the request as its body. An error answers with ``{"error": {code, message, hint, facts}}``.
+``POST /v1/<verb>`` with the request as its body. An error answers with ``{"error": {code, message, hint, facts}}``, and
+with ``failed`` where several things were asked for at once: the error of each that failed, by name.
 """
 
 from __future__ import annotations
@@ -51,8 +52,20 @@ class Act(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timeout_s: float | None = None
 
 
-class OfEnvironment(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A verb that needs nothing but an environment: snapshot, reset, retire, park, activate.
+class Named(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A verb that needs nothing but an environment: describe, park, recover, activate."""
+
+    env: str
+
+
+class Retire(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The end of an environment."""
+
+    env: str
+
+
+class Drained(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A verb that ends what is under way in an environment first: snapshot, reset.
 
     ``then``: what becomes of whoever is still at work at the drain deadline (abort, revoke).
     """
@@ -113,11 +126,15 @@ class RemoteError(StateforkError):
 
 def error_object(error: StateforkError) -> dict[str, Any]:
     """An error as JSON."""
-    return {"code": error.code, "message": error.message, "hint": error.hint, "facts": error.facts}
+    plain: dict[str, Any] = {"code": error.code, "message": error.message, "hint": error.hint, "facts": error.facts}
+    if error.failed:
+        plain["failed"] = {name: error_object(part) for name, part in error.failed.items()}
+    return plain
 
 
 def error_from(told: dict[str, Any]) -> StateforkError:
     """The error that an engine told of."""
     error = RemoteError(str(told.get("message", "")), hint=str(told.get("hint", "")), **dict(told.get("facts") or {}))
     error.code = str(told.get("code", RemoteError.code))  # type: ignore[misc]  # of this one instance only
+    error.failed = {name: error_from(part) for name, part in dict(told.get("failed") or {}).items()}
     return error

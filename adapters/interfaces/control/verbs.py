@@ -24,7 +24,7 @@ class Verb(NamedTuple):
     answer: Callable[[Engine, Any], Awaitable[dict[str, Any]]]
 
 
-def _policy(engine: Engine, asked: ask.OfEnvironment | ask.ResetMany | ask.Restore) -> DrainPolicy | None:
+def _policy(engine: Engine, asked: ask.Drained | ask.ResetMany | ask.Restore) -> DrainPolicy | None:
     if asked.then is None and asked.deadline_s is None:
         return None
     usual = engine.kernel.settings.drain
@@ -115,6 +115,10 @@ async def _create_many(engine: Engine, asked: ask.CreateMany) -> dict[str, Any]:
     return {"created": [described(env) for env in await engine.create_many(asked.names, key=asked.key)]}
 
 
+async def _describe(engine: Engine, asked: ask.Named) -> dict[str, Any]:
+    return described(engine.environment(asked.env))
+
+
 async def _act(engine: Engine, asked: ask.Act) -> dict[str, Any]:
     env = engine.environment(asked.env)
     if asked.action is None:
@@ -126,11 +130,11 @@ def _seen(seen: Seen) -> dict[str, Any]:
     return {"number": seen.number, "text": seen.text, **msgspec.to_builtins(seen.observation)}
 
 
-async def _snapshot(engine: Engine, asked: ask.OfEnvironment) -> dict[str, Any]:
+async def _snapshot(engine: Engine, asked: ask.Drained) -> dict[str, Any]:
     return _moment(await engine.environment(asked.env).snapshot(drain=_policy(engine, asked), key=asked.key))
 
 
-async def _reset(engine: Engine, asked: ask.OfEnvironment) -> dict[str, Any]:
+async def _reset(engine: Engine, asked: ask.Drained) -> dict[str, Any]:
     return _moment(await engine.environment(asked.env).reset(drain=_policy(engine, asked), key=asked.key))
 
 
@@ -153,20 +157,24 @@ async def _clone(engine: Engine, asked: ask.Clone) -> dict[str, Any]:
     return described(await engine.clone(asked.ref, asked.name, key=asked.key))
 
 
-async def _retire(engine: Engine, asked: ask.OfEnvironment) -> dict[str, Any]:
+async def _retire(engine: Engine, asked: ask.Retire) -> dict[str, Any]:
     env = engine.environment(asked.env)
     moment = env.ref
     await env.retire(key=asked.key)
     return _moment(moment)
 
 
-async def _park(engine: Engine, asked: ask.OfEnvironment) -> dict[str, Any]:
+async def _park(engine: Engine, asked: ask.Named) -> dict[str, Any]:
     env = engine.environment(asked.env)
     await env.park("asked for")
     return _moment(env.ref)
 
 
-async def _activate(engine: Engine, asked: ask.OfEnvironment) -> dict[str, Any]:
+async def _recover(engine: Engine, asked: ask.Named) -> dict[str, Any]:
+    return _moment(await engine.environment(asked.env).recover())
+
+
+async def _activate(engine: Engine, asked: ask.Named) -> dict[str, Any]:
     env = engine.environment(asked.env)
     await env.activate()
     return described(env)
@@ -175,7 +183,7 @@ async def _activate(engine: Engine, asked: ask.OfEnvironment) -> dict[str, Any]:
 async def _replay(engine: Engine, asked: ask.Replay) -> dict[str, Any]:
     result = await engine.replay(asked.env, keep=asked.keep)
     plain: dict[str, Any] = msgspec.to_builtins(result)
-    return {"exact": result.exact, "first_divergence": result.first_divergence, **plain}
+    return {"exact": result.exact, "first_divergence": result.first_divergence or None, **plain}
 
 
 async def _gc(engine: Engine, asked: ask.Nothing) -> dict[str, Any]:
@@ -187,16 +195,18 @@ VERBS: dict[str, Verb] = {
     "status": Verb(ask.Status, _status),
     "create": Verb(ask.Create, _create),
     "create-many": Verb(ask.CreateMany, _create_many),
+    "describe": Verb(ask.Named, _describe),
     "act": Verb(ask.Act, _act),
-    "snapshot": Verb(ask.OfEnvironment, _snapshot),
-    "reset": Verb(ask.OfEnvironment, _reset),
+    "snapshot": Verb(ask.Drained, _snapshot),
+    "reset": Verb(ask.Drained, _reset),
     "reset-many": Verb(ask.ResetMany, _reset_many),
     "restore": Verb(ask.Restore, _restore),
     "fork": Verb(ask.Fork, _fork),
     "clone": Verb(ask.Clone, _clone),
-    "retire": Verb(ask.OfEnvironment, _retire),
-    "park": Verb(ask.OfEnvironment, _park),
-    "activate": Verb(ask.OfEnvironment, _activate),
+    "retire": Verb(ask.Retire, _retire),
+    "park": Verb(ask.Named, _park),
+    "recover": Verb(ask.Named, _recover),
+    "activate": Verb(ask.Named, _activate),
     "replay": Verb(ask.Replay, _replay),
     "gc": Verb(ask.Nothing, _gc),
 }

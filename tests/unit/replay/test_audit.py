@@ -122,5 +122,5 @@ def test_the_report_speaks_to_people_and_to_machines(story: Any) -> None:
     assert "I6 at position" in lines[1]
     plain = json.loads(json.dumps(report.as_json()))
     assert plain["clean"] is False
-    assert plain["exit_code"] == EXIT_VIOLATIONS
+    assert plain["exit_status"] == EXIT_VIOLATIONS
     assert plain["findings"][0]["invariant"] == "I6"
