@@ -23,7 +23,7 @@ class Feed:
         self._limits = limits
         self._subscribers = 0
         self.closed = False
-        self._moved = anyio.Event()
+        self._moved: anyio.Event | None = None
 
     def advance(self, head: int) -> None:
         """The head moved: wake all."""
@@ -41,12 +41,15 @@ class Feed:
         while self.head <= past:
             if self.closed:
                 return False
+            if self._moved is None:  # made only for who waits: an event costs as much as encoding and hashing one
+                self._moved = anyio.Event()
             await self._moved.wait()
         return True
 
     def _wake(self) -> None:
-        self._moved.set()
-        self._moved = anyio.Event()
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
 
     @asynccontextmanager
     async def follow(

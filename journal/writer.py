@@ -181,6 +181,10 @@ class Writer:
             sleep(BUSY_POLL_S)
 
     def _insert(self, template: str, rows: Sequence[tuple[object, ...]]) -> None:
+        if len(rows) == 1:  # whoever appends alone waits for this
+            (row,) = rows
+            self._connection.execute(_statement(template, 1, len(row)), row)
+            return
         for start in range(0, len(rows), ROWS_PER_STATEMENT):
             some = rows[start : start + ROWS_PER_STATEMENT]
             self._connection.execute(_statement(template, len(some), len(some[0])), tuple(chain.from_iterable(some)))
