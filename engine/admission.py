@@ -16,6 +16,7 @@ from statefork.engine.conductor import Conductor
 from statefork.engine.errors import (
     EnvironmentFrozen,
     EnvironmentRetired,
+    InDoubt,
     LimitReached,
     StaleGeneration,
     UnknownEnvironment,
@@ -30,6 +31,7 @@ from statefork.journal.values import Identity
 _HELD_KINDS = ("websocket-message", "event-stream-message")
 _STATUS = {
     EnvironmentFrozen: 503,
+    InDoubt: 503,
     LimitReached: 503,
     StaleGeneration: 409,
     UnknownEnvironment: 421,

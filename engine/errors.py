@@ -111,6 +111,11 @@ class EngineClosed(StateforkError):
 
     code = "engine_closed"
 
+    @classmethod
+    def of(cls) -> EngineClosed:
+        """The error for those who come when an engine closes or has closed, and who wait there."""
+        return cls("the engine closes, and begins nothing any more", hint="Open it again.")
+
 
 class LimitReached(StateforkError):
     """More was asked for at once than the engine takes. ``facts``: limit (its name in Settings), most, asked."""
@@ -179,6 +184,15 @@ class InDoubt(StateforkError):
     """An append got no answer and could not be read back: the environment stays frozen until recovery settles it."""
 
     code = "in_doubt"
+
+    @classmethod
+    def of(cls, env: str) -> InDoubt:
+        """The error for those who come to a frozen environment, and who wait there."""
+        return cls(
+            f"{env} is frozen: an append got no answer and could not be settled",
+            hint="Close the engine and open the state directory again: recovery settles it.",
+            environment=env,
+        )
 
 
 class PartialFailure(StateforkError):

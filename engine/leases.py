@@ -23,6 +23,7 @@ import anyio
 
 from statefork.engine.errors import EnvironmentFrozen, LeaseRevoked, LimitReached, RuntimeDied, StaleGeneration
 from statefork.engine.scopes import Scope, scope_maker
+from statefork.journal.errors import StateforkError
 from statefork.journal.values import Held, Identity
 
 Kind = Literal["action", "evaluation", "request", "lease", "staging"]
@@ -231,6 +232,7 @@ class Gate:
         self._waiting = 0  # newcomers that are held back
         self._monotonic = monotonic
         self._shut_at = 0.0
+        self._over: Callable[[], StateforkError] | None = None
         self._idle: anyio.Event | None = None
         self._moved: anyio.Event | None = None
 
@@ -270,7 +272,7 @@ class Gate:
 
     def _check_open(self, lease: Lease) -> None:
         if self.ended:
-            raise self.stale()
+            raise (self._over or self.stale)()
         if self.shut and lease.kind != "staging":
             raise EnvironmentFrozen(
                 f"{self.identity.env} grants no lease now: {self.shut}",
@@ -326,8 +328,9 @@ class Gate:
         self._shut_at = 0.0
         self._wake()
 
-    def end(self) -> None:
-        """This activation is over: whoever comes now is stale."""
+    def end(self, why: Callable[[], StateforkError] | None = None) -> None:
+        """This activation is over: whoever comes now, or waits, is stale, or gets the error of ``why``."""
+        self._over = why or self._over
         self.shut = self.shut or "this activation has ended"
         self.ended = True
         self._wake()
@@ -355,8 +358,7 @@ class Gate:
     async def moved(self) -> None:
         """Return when a shut gate was opened or has ended."""
         while self.shut and not self.ended:
-            if self._moved is None:
-                self._moved = anyio.Event()
+            self._moved = self._moved or anyio.Event()
             await self._moved.wait()
 
     async def idle(self, *, beside: int = 0) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from statefork.engine.collect import collect
 from statefork.engine.conductor import Conductor
-from statefork.engine.errors import ContractError
+from statefork.engine.errors import ContractError, EngineClosed
 from statefork.engine.ports import Resource
 from statefork.engine.recovery import RecoveryReport, recover
 from statefork.journal.errors import JournalError
@@ -111,6 +111,9 @@ async def closing(conductor: Conductor, run: str) -> tuple[str, ...]:
             async with conductor.sharing.alone():
                 pass  # what was under way has ended
             await park_bound()
+        for live in conductor.lives.values():  # what is not parked serves no more, and nobody waits for a thaw
+            if live.context is not None and not live.doubt:
+                live.context.gate.end(EngineClosed.of)
         left = ledger.world.environments.awake
         if not left:
             try:

@@ -151,18 +151,14 @@ class Turns:
                 async with live.lock, self.sharing.shared():
                     self._check_open(at_end=at_end)
                     if live.doubt:
-                        raise InDoubt(
-                            f"{env} is frozen: an append got no answer and could not be settled",
-                            hint="Close the engine and open the state directory again: recovery settles it.",
-                            environment=env,
-                        )
+                        raise InDoubt.of(env)
                     yield live
         finally:
             self.seating.slots.look_again()
 
     def _check_open(self, *, at_end: bool = False) -> None:
         if self.closing and not at_end:
-            raise EngineClosed("the engine closes, and begins nothing any more", hint="Open it again.")
+            raise EngineClosed.of()
 
     def _check_queue(self, env: str, live: Live) -> None:
         most = self.settings.waiting_max
@@ -198,7 +194,7 @@ class Turns:
 
     async def _give_back(self, env: str, run: Run, error: BaseException) -> None:
         if isinstance(error, InDoubt):
-            run.live.doubt = True
+            self._doubt(env, run.live)
             return
         given_up = run.staging.context.identity.activation if run.staging is not None else 0
         await self._discard(run.live, run.staging)
@@ -212,7 +208,7 @@ class Turns:
     async def _unfound(self, env: str, live: Live, staging: Staging | None, error: BaseException) -> None:
         """Give back a founding or an activation: nothing served before it."""
         if isinstance(error, InDoubt):
-            live.doubt = True
+            self._doubt(env, live)
             return
         with anyio.CancelScope(shield=True):
             await self._discard(live, staging)
@@ -235,9 +231,15 @@ class Turns:
             await self.ledger.commit(abort, may_ride=True)
         except (JournalError, InDoubt) as unwritten:
             _logger.error("the abort of a transition of %s can't be journaled; it stays frozen: %s", env, unwritten)
-            live.doubt = True
+            self._doubt(env, live)
             return False
         return True
+
+    def _doubt(self, env: str, live: Live) -> None:
+        """Frozen for good: whoever waits for the thaw hears it now, and so does whoever comes."""
+        live.doubt = True
+        if live.context is not None:
+            live.context.gate.end(lambda: InDoubt.of(env))
 
     async def _thaw(self, env: str, run: Run, *, published: bool = True) -> None:
         """Let the context serve again. Where that fails its tail is given up: after a publish nothing was in it."""
@@ -262,7 +264,7 @@ class Turns:
             await self.ledger.commit(command)
         except (JournalError, InDoubt):
             _logger.exception("the loss of %s's context can't be journaled; it stays frozen", env)
-            run.live.doubt = True
+            self._doubt(env, run.live)
             return
         run.live.context = None
         await self._close(run.context)
