@@ -5,7 +5,8 @@ boundaries that are really passed meanwhile (see ``boundaries.py``), and the fir
 table has a row that no scenario passes. ``examine.py`` says what must hold after each kill.
 
 Boundaries between which nothing was written leave the same disk, and are one. Of the steps on the disk *within* a call
-of an adapter an ordinary run takes every fourth, always the same; ``STATEFORK_CRASH=all`` kills at every boundary.
+of an adapter an ordinary run takes every fourth, always the same; ``STATEFORK_CRASH=all`` kills at every boundary, which
+takes most of an hour of one core (``-o faulthandler_timeout=0`` keeps it from telling of each long test).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ EVERYWHERE = os.environ.get("STATEFORK_CRASH") == "all"
 EVERY = 4
 READING = {"strategy", "write_mark", "inventory", "digest", "diff", "usage", "name", "adapter"}
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(6000 if EVERYWHERE else 600)
 
 
 def chosen(scenario: str, moments: list[Moments], *, within: bool) -> list[Moments]:
