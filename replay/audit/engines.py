@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
 
-from statefork.replay.audit.source import JOURNAL_FILE
+from statefork.replay.audit.source import JOURNAL_FILE, connected
 
 _LOCKS = Path("/proc/locks")  # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:123456 0 EOF"
-_BUSY_SECONDS = 10.0
 
 
 def engine_of(state: Path) -> int:
@@ -31,8 +30,9 @@ def moved_on(state: Path, env: str, position: int) -> bool:
     """Whether anything was journaled of an environment's lifecycle behind a position. True where that can't be read."""
     query = "select 1 from events where stream = ? and position > ? limit 1"
     try:
-        uri = f"{(state / JOURNAL_FILE).absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)) as journal:
+        with ExitStack() as stack:
+            journal = connected(state / JOURNAL_FILE, stack)
+            stack.callback(journal.close)
             return journal.execute(query, (f"env/{env}", position)).fetchone() is not None
-    except sqlite3.Error:
+    except (OSError, sqlite3.Error):
         return True

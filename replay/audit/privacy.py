@@ -11,11 +11,12 @@ from pathlib import Path
 
 from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.heads import Heads
+from statefork.replay.audit.records import listed
 from statefork.replay.audit.report import Unreadable
 from statefork.replay.audit.secrecy import tickets
 
 _DOORS = ("control.sock", "control.json")
-_TOLD = ("logs/*", "runtimes/*.json", "control.json")
+_TOLD = (("logs", ""), ("runtimes", ".json"))  # folders, and how the names in them end
 _CHUNK_BYTES = 1 << 20
 _OVERLAP_BYTES = 2048  # longer than any ticket
 
@@ -40,8 +41,8 @@ class Privacy(Checker):
             if stat.S_IMODE(status.st_mode) & 0o077:
                 mode = stat.S_IMODE(status.st_mode)
                 yield f"{name} is open to other users (mode {mode:04o}): whoever may enter commands every environment"
-        for pattern in _TOLD:
-            for path in sorted(self._state.glob(pattern)):
+        for folder, suffix in _TOLD:
+            for path in listed(self._state / folder, suffix):
                 if path.is_file():
                     self.looked_at += 1
                     for identity in _tickets_in(path):

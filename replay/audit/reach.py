@@ -20,6 +20,7 @@ from statefork.replay.audit.records import (
     Stored,
     branch_records,
     keeps_records,
+    listed,
     profiles,
     resource_folders,
     sealed_records,
@@ -132,7 +133,7 @@ class Reach(Checker):
                 yield f"{name} is not the only one"
 
     def _layers(self, folder: Path) -> Iterator[str]:
-        for path in sorted((folder / "layers").glob("*")):
+        for path in listed(folder / "layers"):
             named = self._spill.execute(
                 "select 1 from layer where resource = ? and layer = ?", (folder.name, path.name)
             ).fetchone()
@@ -156,7 +157,7 @@ class Reach(Checker):
 
     def _processes(self) -> Iterator[str]:
         """Runtimes that outlived their engine."""
-        for path in sorted((self._state / "runtimes").glob("*.json")):
+        for path in listed(self._state / "runtimes", ".json"):
             try:
                 record = json.loads(path.read_bytes())
                 pid, started = int(record["pid"]), int(record["started_ticks"])

@@ -32,9 +32,17 @@ class Stored(NamedTuple):
         return str(self.handle.get("journal", ""))
 
 
+def listed(folder: Path, suffix: str = "") -> list[Path]:
+    """What lies in a folder, sorted; nothing where there is none. Raises OSError where it can't be seen."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def resource_folders(state: Path) -> list[Path]:
     """``resources/<name>`` of every resource that has anything on disk."""
-    return sorted(folder for folder in (state / "resources").glob("*") if folder.is_dir())
+    return [folder for folder in listed(state / "resources") if folder.is_dir()]
 
 
 def keeps_records(folder: Path) -> bool:
@@ -59,13 +67,13 @@ def sealed_record(state: Path, resource: str, version: str) -> Stored | None:
 
 def profiles(folder: Path, journal: str) -> Iterator[str]:
     """The versions that a resource keeps as single files."""
-    for path in sorted((folder / journal).glob("*.json")) if journal else ():
+    for path in listed(folder / journal, ".json") if journal else ():
         yield path.stem
 
 
 def _of_all(state: Path, kind: str) -> Iterator[Stored]:
     for folder in resource_folders(state):
-        for path in sorted((folder / kind).glob("*.json")):
+        for path in listed(folder / kind, ".json"):
             found = _read(folder.name, path)
             if found is not None:
                 yield found

@@ -109,8 +109,8 @@ class Audit:
             try:
                 for sentence in checker.look(row):
                     found.append(checker.finding(row, sentence))  # noqa: PERF401 - what came before a failure counts
-            except Unreadable as error:
-                self.cannot(str(error))
+            except (Unreadable, OSError) as error:
+                self.cannot(_why(error))
         if not row.broken:
             try:
                 self.heads.note(row)
@@ -158,8 +158,8 @@ class Audit:
     def _guarded(self, findings: Iterator[Finding]) -> Iterator[Finding]:
         try:
             yield from findings
-        except Unreadable as error:
-            self.cannot(str(error))
+        except (Unreadable, OSError) as error:
+            self.cannot(_why(error))
 
     def _keep(self, findings: list[Finding]) -> None:
         room = FINDINGS_MAX - len(self._findings)
@@ -186,3 +186,10 @@ class Audit:
             unreadable=tuple(self._unreadable),
             notes=tuple(self._notes[:_NOTES_MAX]),
         )
+
+
+def _why(error: Unreadable | OSError) -> str:
+    """A sentence: a folder that may not be seen is met anywhere."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename} can't be read: {error.strerror}"
+    return str(error)

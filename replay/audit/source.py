@@ -6,9 +6,12 @@ of each stream, by which an end that was cut off is seen).
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from statefork.replay.audit.report import Unreadable
@@ -26,13 +29,22 @@ class JournalFile:
     """One journal file, opened for one consistent look: what is appended later is not seen until ``look_again``."""
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise Unreadable(f"there is no journal at {path}")
+        self._path = path
+        self._open()
+
+    def _open(self) -> None:
+        path = self._path
         try:
-            self._connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
-            )
-            self.head = self._begin()
+            with path.open("rb"), ExitStack() as stack:
+                self._connection = connected(path, stack)
+                stack.callback(self._connection.close)
+                self._alone = not _index(path).exists()
+                self.head = self._begin()
+                self._stack = stack.pop_all()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise Unreadable(f"there is no journal at {path}") from None
+        except OSError as error:
+            raise Unreadable(f"{error.filename or path} can't be read: {error.strerror}") from None
         except sqlite3.Error as error:
             raise Unreadable(f"{path} is not a statefork journal, or its header is damaged ({error})") from None
 
@@ -50,6 +62,10 @@ class JournalFile:
         """From now on see what was appended meanwhile."""
         try:
             self.look_away()
+            if self._alone and _index(self._path).exists():  # an engine opens what nobody had open
+                self.close()
+                self._open()
+                return
             self.head = self._begin()
         except sqlite3.Error as error:
             raise Unreadable(f"the journal file can't be read any more: {error}") from None
@@ -74,4 +90,42 @@ class JournalFile:
 
     def close(self) -> None:
         """End the look."""
-        self._connection.close()
+        self._stack.close()
+
+
+def connected(path: Path, stack: ExitStack) -> sqlite3.Connection:
+    """A connection to a journal that changes nothing. Raises sqlite3.Error, and OSError for what may not be read.
+
+    SQLite shares a journal with its writer through an index beside it, and makes one where there is none. Who may not,
+    or does not own the journal (the owner could not open his index then), looks at a journal that nobody has open.
+    """
+    index, log = _index(path), path.with_name(path.name + "-wal")
+    if index.exists() or os.geteuid() in (0, path.stat().st_uid):
+        try:
+            return _tried(path, "mode=ro")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise
+        if index.exists():
+            index.open("rb").close()
+    if log.exists() and log.stat().st_size:  # what a killed engine left in there can't be merged in place
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="statefork-audit-")))
+        for file in (path, log):
+            shutil.copyfile(file, folder / file.name)
+        return _tried(folder / path.name, "mode=ro")
+    return _tried(path, "mode=ro&immutable=1")
+
+
+def _index(path: Path) -> Path:
+    return path.with_name(path.name + "-shm")
+
+
+def _tried(path: Path, how: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?{how}"
+    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.execute("select count(*) from sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
