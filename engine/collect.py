@@ -17,6 +17,7 @@ import anyio
 from statefork.engine.contract import Contract
 from statefork.engine.ledger import Ledger
 from statefork.engine.ports import Resource
+from statefork.journal.errors import StateforkError
 from statefork.journal.events import OrphanCollected
 from statefork.journal.values import Binding, Branch, Handle, Sealed, Value
 
@@ -113,7 +114,10 @@ async def collect(
             try:
                 await resource.discard(handle)
             except Exception as error:
-                _logger.exception("%s %s of %s can't be removed", orphan.kind, orphan.name, name)
+                unknown = None if isinstance(error, StateforkError) else error  # ours say it all in a line
+                _logger.error(
+                    "%s %s of %s can't be removed: %s", orphan.kind, orphan.name, name, error, exc_info=unknown
+                )
                 failed.append(Orphan(resource=name, kind=orphan.kind, name=orphan.name, error=str(error)))
                 continue
             event = OrphanCollected(at=ledger.clock.now(), resource=name, kind=orphan.kind, name=orphan.name)

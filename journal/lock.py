@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 from pathlib import Path
 from types import TracebackType
 
 from statefork.journal.errors import JournalUnavailable, StateLocked
 
 LOCK_NAME = "lock"
+_LOCKS = Path("/proc/locks")  # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:123456 0 EOF"
 
 
 class StateLock:
@@ -33,9 +35,13 @@ class StateLock:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+            whose = owner_of(self._path.parent) if isinstance(error, PermissionError) else ""
             raise JournalUnavailable(
-                f"The state directory {self._path.parent} can't be opened for writing: {why}",
-                hint="Give write permission, or choose another directory",
+                f"The state directory {self._path.parent} can't be opened for writing: {why}"
+                f"{whose and f' (it belongs to {whose})'}",
+                hint=f"Do it as {whose}, or choose another directory"
+                if whose
+                else "Give write permission, or choose another directory",
                 path=str(self._path.parent),
             ) from error
         try:
@@ -68,6 +74,39 @@ class StateLock:
             path=str(self._path.parent),
             pid=int(holder) if holder.isdecimal() else None,
         )
+
+
+def owner_of(path: Path) -> str:
+    """The name of the user to whom a file belongs; empty where that is this user, or can't be seen."""
+    try:
+        user = path.stat().st_uid
+    except OSError:
+        return ""
+    if user == os.geteuid():
+        return ""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
+def holder_of(state: Path) -> int | None:
+    """The process that has a state directory open for writing, found without taking the lock; None: none has.
+
+    Raises PermissionError where that can't be seen.
+    """
+    try:
+        wanted = str((state / LOCK_NAME).stat().st_ino)
+        text = (state / LOCK_NAME).read_text(errors="replace").strip()
+        for line in _LOCKS.read_text().splitlines():
+            fields = line.split()
+            if fields[1:2] == ["FLOCK"] and fields[4:5] == [text] and fields[5].endswith(f":{wanted}"):
+                return int(text)
+    except PermissionError:
+        raise
+    except OSError:
+        return None
+    return None
 
 
 def sync_folder(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -84,6 +85,7 @@ class SqliteReader:
         self._file = file
         self._id = journal_id
         self._path = path
+        self._alone = not _index(path).exists()
 
     @property
     def id(self) -> str:
@@ -93,6 +95,11 @@ class SqliteReader:
     def read(self, *, after: int = 0, stream: str | None = None, limit: int | None = None) -> AsyncIterator[Recorded]:
         """Committed events after a position, in order. Raises JournalCorrupt, JournalUnavailable."""
         return Scan(self._file, after, stream, limit, check_end=True)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether an engine has opened what nobody had open: what it writes is seen by who opens the journal anew."""
+        return self._alone and _index(self._path).exists()
 
     async def head(self) -> int:
         """Position of the last committed event."""
@@ -170,15 +177,17 @@ async def open_sqlite_reader(path: Path) -> AsyncIterator[SqliteReader]:
 def _open(path: Path, stack: ExitStack) -> SqliteReader:
     try:
         path.stat()
+        with translated(path, 0):
+            connection = connect_for_reading(path, stack)
+            filled = is_journal(connection, path)
     except (FileNotFoundError, NotADirectoryError):
         raise missing(path) from None
     except OSError as error:
         raise JournalUnavailable(
-            f"The journal {path} can't be read: {error.strerror}", hint="Give read permission", path=str(path)
+            f"The journal {path} can't be read: {error.strerror}",
+            hint="Give read permission to all of the state directory, or do it as the user who ran the engine",
+            path=str(path),
         ) from error
-    with translated(path, 0):
-        connection = connect_for_reading(path, stack)
-        filled = is_journal(connection, path)
     file = EventFile(connection, path, Codec())
     stack.callback(file.close)
     if not filled:
@@ -196,12 +205,21 @@ def missing(path: Path) -> StateMissing:
 
 
 def connect_for_reading(path: Path, stack: ExitStack) -> sqlite3.Connection:
-    """SQLite needs an index file beside a journal to share it with a writer. Where it can't make one, nobody writes."""
-    try:
-        return _try(f"{path.absolute().as_uri()}?mode=ro")
-    except sqlite3.OperationalError as error:
-        if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-            raise
+    """SQLite needs an index file beside a journal to share it with a writer. Where there is none, nobody writes.
+
+    The journal's owner makes one. Others do not, also where they may: he could not open theirs, and so not his journal.
+    Raises OSError for what may not be read.
+    """
+    index = _index(path)
+    if index.exists() or os.geteuid() in (0, path.stat().st_uid):  # for root SQLite gives it to the owner
+        try:
+            return _try(f"{path.absolute().as_uri()}?mode=ro")
+        except sqlite3.OperationalError as error:
+            if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise
+        for file in (path, index):
+            if file.exists():
+                file.open("rb").close()
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size:  # its engine was killed: what is in there must be merged, so not in place
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="statefork-")))
@@ -209,6 +227,10 @@ def connect_for_reading(path: Path, stack: ExitStack) -> sqlite3.Connection:
         shutil.copyfile(log, folder / log.name)
         return _try(f"{(folder / path.name).as_uri()}?mode=ro")
     return _try(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
+
+
+def _index(path: Path) -> Path:
+    return path.with_name(path.name + "-shm")
 
 
 def _try(uri: str) -> sqlite3.Connection:

@@ -41,12 +41,12 @@ class Privacy(Checker):
             if stat.S_IMODE(status.st_mode) & 0o077:
                 mode = stat.S_IMODE(status.st_mode)
                 yield f"{name} is open to other users (mode {mode:04o}): whoever may enter commands every environment"
-        for folder, suffix in _TOLD:
-            for path in listed(self._state / folder, suffix):
-                if path.is_file():
-                    self.looked_at += 1
-                    for identity in _tickets_in(path):
-                        yield f"a ticket of {identity} stands in {path.relative_to(self._state)}"
+        told = [path for folder, suffix in _TOLD for path in listed(self._state / folder, suffix)]
+        for path in (*told, self._state / "control.json"):
+            if path.is_file():
+                self.looked_at += 1
+                for identity in _tickets_in(path):
+                    yield f"a ticket of {identity} stands in {path.relative_to(self._state)}"
 
 
 def _tickets_in(path: Path) -> list[str]:

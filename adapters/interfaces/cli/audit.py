@@ -95,7 +95,7 @@ def _once(out: Out, state: Path, *, stores: bool, world: bool) -> Report:
 
 def _follow(out: Out, state: Path, *, stores: bool) -> Report:
     with _until_signal() as stopping, out.progress("auditing") as bar:
-        if not (state / JOURNAL_FILE).exists():
+        if not _there(state / JOURNAL_FILE):
             bar.tell(0.0, f"waiting for a journal at {state / JOURNAL_FILE} (Ctrl-C ends)")
             while not (journal_length(state) or stopping.wait(LOOK_AGAIN_S)):
                 pass
@@ -122,6 +122,14 @@ def _follow(out: Out, state: Path, *, stores: bool) -> Report:
             return not stopping.wait(LOOK_AGAIN_S)
 
         return run_follow(state, told=told, idle=idle, looked=looked, stores=stores)
+
+
+def _there(path: Path) -> bool:
+    """Whether a file is there; also one that may not be seen, which the audit tells."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 @contextmanager

@@ -27,7 +27,9 @@ KIB, MIB = 1024, 1024 * 1024
 
 def demo(
     envs: Annotated[int, typer.Option(help="How many environments to create (4 to 64); four more are forked.")] = 8,
-    state: Annotated[Path, typer.Option(help="State directory; a later run uses its base again.")] = Path("demo-state"),
+    state: Annotated[
+        Path, typer.Option(help="State directory; a later run uses its base again.", readable=False)
+    ] = Path("demo-state"),
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the environments for `statefork up`, do not retire.")
     ] = False,

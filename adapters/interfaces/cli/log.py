@@ -18,6 +18,7 @@ from statefork.adapters.interfaces.cli.sentences import sentence
 from statefork.engine.errors import UnknownEnvironment
 from statefork.journal.events import activity_stream, control_stream
 from statefork.journal.log import Reader, Recorded
+from statefork.journal.store import StateView
 from statefork.replay.lineage import env_of
 
 FOLLOW_INTERVAL_S = 0.2
@@ -58,11 +59,20 @@ def log(
                     _print(out, recorded, as_json=as_json)
             for recorded in kept:
                 _print(out, recorded, as_json=as_json)
-            while follow:
-                await anyio.sleep(FOLLOW_INTERVAL_S)
-                async for recorded in _events(opened.journal, env, position):
-                    position = recorded.position
-                    _print(out, recorded, as_json=as_json)
+            if follow:
+                position = await go_on(opened, position)
+        while follow:
+            async with view(state) as opened:
+                position = await go_on(opened, position)
+
+    async def go_on(opened: StateView, position: int) -> int:
+        """Print what comes, until the journal must be opened anew; the last position."""
+        while not opened.journal.outdated:
+            async for recorded in _events(opened.journal, env, position):
+                position = recorded.position
+                _print(out, recorded, as_json=as_json)
+            await anyio.sleep(FOLLOW_INTERVAL_S)
+        return position
 
     run(show)
 

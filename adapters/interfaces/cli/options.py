@@ -13,7 +13,9 @@ from statefork.adapters.interfaces.control.protocol import Keyed, Request, Then
 
 StateOption = Annotated[
     Path,
-    typer.Option("--state", envvar="STATEFORK_STATE", help="State directory.", metavar="DIR", show_envvar=True),
+    typer.Option(  # readable or not: that is for whoever reads to tell
+        "--state", envvar="STATEFORK_STATE", help="State directory.", metavar="DIR", show_envvar=True, readable=False
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of text.")]
 EnvArgument = Annotated[str, typer.Argument(help="Name of the environment.", metavar="ENV", show_default=False)]

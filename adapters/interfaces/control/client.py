@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ import msgspec
 from statefork.adapters.interfaces.control.address import socket_address, socket_path
 from statefork.adapters.interfaces.control.protocol import Request, error_from
 from statefork.journal.errors import StateforkError
+from statefork.journal.lock import holder_of, owner_of
 
 if TYPE_CHECKING:
     import httpx
@@ -24,6 +27,12 @@ class NoEngine(StateforkError):
     code = "no_engine"
 
 
+class EngineForeign(StateforkError):
+    """The engine of the state directory answers to the user who started it, and to nobody else."""
+
+    code = "engine_foreign"
+
+
 class EngineLost(StateforkError):
     """The engine ended, or closed the connection, before it answered: the outcome is unknown."""
 
@@ -31,12 +40,25 @@ class EngineLost(StateforkError):
 
 
 def engine_runs(state: Path) -> bool:
-    """Whether an engine listens on the state directory's control socket."""
+    """Whether an engine listens on the state directory's control socket, be it another user's."""
+    try:
+        return _knock(state) in (0, errno.EAGAIN)  # EAGAIN: somebody listens, and others stand in the queue
+    except PermissionError:
+        with suppress(PermissionError):
+            return holder_of(state) is not None
+    return False
+
+
+def _knock(state: Path) -> int:
+    """What comes of connecting: 0 or the number of an error. Raises PermissionError where this user may not."""
     if not socket_path(state).is_socket():
-        return False
+        return errno.ENOENT
     with socket_address(state) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.setblocking(False)  # EAGAIN: somebody listens, and others stand in the queue
-        return door.connect_ex(address) in (0, errno.EAGAIN)
+        door.setblocking(False)
+        number = door.connect_ex(address)
+    if number in (errno.EACCES, errno.EPERM):
+        raise PermissionError(number, os.strerror(number), str(socket_path(state)))
+    return number
 
 
 class Control:
@@ -56,8 +78,11 @@ class Control:
         return self._send("GET", f"/v1/blobs/{digest}", b"").content
 
     def _send(self, method: str, path: str, body: bytes) -> httpx.Response:
-        if not engine_runs(self._state):
-            raise self._nobody()
+        try:
+            if _knock(self._state) not in (0, errno.EAGAIN):
+                raise self._nobody()
+        except PermissionError:
+            raise self._closed() from None
         import httpx  # takes longer than most commands do
 
         with socket_address(self._state) as address:
@@ -79,6 +104,29 @@ class Control:
         except (ValueError, KeyError, TypeError):
             told = {"code": "internal", "message": f"the engine answered {response.status_code}"}
         raise error_from(told)
+
+    def _closed(self) -> StateforkError:
+        """The error where the door may not be tried: somebody else's engine, or what one has left."""
+        try:
+            holder = holder_of(self._state)
+        except PermissionError as error:
+            return EngineForeign(
+                f"whether an engine runs on the state directory {self._state} can't be seen: {error.strerror}",
+                hint=self._as_owner(),
+                state=str(self._state),
+            )
+        if holder is None:
+            return self._nobody()
+        return EngineForeign(
+            f"the engine on {self._state} (process {holder}) answers only to the user who started it",
+            hint=f"{self._as_owner()}. Reading is possible meanwhile: ls, log, show, audit",
+            state=str(self._state),
+            pid=holder,
+        )
+
+    def _as_owner(self) -> str:
+        owner = owner_of(socket_path(self._state)) or owner_of(self._state)
+        return f"Do it as {owner or 'that user'}, or start an engine on a directory of your own"
 
     def _nobody(self) -> NoEngine:
         why = "" if self._state.is_dir() else f" ({errno.errorcode[errno.ENOENT]}: there is no such directory)"

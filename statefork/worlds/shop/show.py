@@ -70,8 +70,11 @@ async def run_demo(state: Path, *, environments: int, keep: bool, tell: Tell, pr
 
 def refuse_foreign(state: Path) -> None:
     """Raise ContractError when the directory holds something that no demo made."""
-    if not state.exists() or not any(state.iterdir()):
-        return
+    try:
+        if not any(state.iterdir()):
+            return
+    except OSError:
+        return  # nothing there, or not to be read: opening it says so
     if not any((state / "worlds").glob("shop-*")):  # even the beginning of a base shows whose directory it is
         raise ContractError(
             f"{state} is not empty and holds no earlier demo",
