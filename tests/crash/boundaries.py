@@ -189,7 +189,7 @@ def look(state: Path) -> str:
     while places:
         try:
             entries = sorted(os.scandir(places.pop()), key=lambda entry: entry.name)
-        except FileNotFoundError:  # another thread was faster
+        except (FileNotFoundError, PermissionError):  # another thread was faster; or overlayfs keeps it to itself
             continue
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):

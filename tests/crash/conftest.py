@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from statefork.adapters.interfaces import registry
+from statefork.adapters.resources.ledger import remove_tree
 from tests.crash.kill_kit import Zygote, release
 
 _MEMORY = Path("/dev/shm")
@@ -41,4 +41,4 @@ def stage_folder(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         release(folder)
-        shutil.rmtree(folder)
+        remove_tree(folder)  # overlayfs leaves folders that an ordinary user may not enter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -17,6 +16,7 @@ import msgspec
 
 from statefork.adapters.interfaces.assembly import assemble
 from statefork.adapters.resources.files.mounts import detach, mounted_below
+from statefork.adapters.resources.ledger import remove_tree
 from statefork.engine.settings import Settings
 from tests.crash.boundaries import ON_DISK
 from tests.crash.hand import FOLDER
@@ -115,7 +115,7 @@ class Stage:
         yield state
         if state.exists():  # where a test failed, the state stays for whoever looks at it, until its folder goes
             release(state)
-            shutil.rmtree(state)
+            remove_tree(state)
 
     def ask(self, do: str, state: Path, *, facts: Facts | None = None, kill: str = "") -> Answer:
         """Have something done to a state."""
