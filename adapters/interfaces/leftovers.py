@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -40,7 +41,7 @@ async def _journal_of(state: Path) -> str:
         async with open_state(state, write=False) as opened:
             return opened.journal.id
     except StateMissing:
-        if _ours_below(state):
+        if _ours_below(state) or _workplaces(state):
             return ""
         raise
     except (JournalCorrupt, JournalUnavailable):
@@ -61,7 +62,20 @@ def _release(state: Path, journal: str) -> Released:
                     path=str(place),
                 ) from error
             detached.append(str(place.relative_to(state)))
+        _open_workplaces(state)
     return Released(mounts=tuple(detached), runtimes=tuple(runtimes))
+
+
+def _open_workplaces(state: Path) -> None:
+    """Let an ordinary user delete what overlayfs made for itself: folders that nobody may enter."""
+    for place in _workplaces(state):
+        with suppress(OSError):
+            place.chmod(0o700)
+
+
+def _workplaces(state: Path) -> list[Path]:
+    patterns = ("layers/*/work/work", ".overlay-*/work*/work")
+    return [place for pattern in patterns for place in (state / "resources").glob(f"*/{pattern}")]
 
 
 def _ours_below(state: Path) -> list[Path]:
