@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,10 +72,14 @@ def _open_workplaces(state: Path) -> None:
     for place in _workplaces(state):
         with suppress(OSError):
             place.chmod(0o700)
+            for folder, inner, _ in os.walk(place):  # top down: each is opened before it is entered
+                for name in inner:
+                    Path(folder, name).chmod(0o700)
 
 
 def _workplaces(state: Path) -> list[Path]:
-    patterns = ("layers/*/work/work", ".overlay-*/work*/work")
+    work = "work"  # the name that overlayfs gives it, in the folder that it was given
+    patterns = (f"layers/*/{work}/{work}", f".overlay-*/{work}*/{work}")
     return [place for pattern in patterns for place in (state / "resources").glob(f"*/{pattern}")]
 
 

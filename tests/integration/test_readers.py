@@ -162,8 +162,9 @@ def test_log_follows_an_engine_that_opens_what_it_could_only_read(closed: Path, 
 def test_a_released_directory_can_be_deleted_by_an_ordinary_user(closed: Path) -> None:
     """Overlays that were mounted without root leave folders of mode 0."""
     place = closed / "resources/media/layers/shop-e1/work/work"
-    place.mkdir(parents=True)
-    place.chmod(0o000)
+    (place / "incompat/volatile").mkdir(parents=True)
+    for folder in (place / "incompat", place):
+        folder.chmod(0o000)
     assert subprocess.run([*ORDINARY, "rm", "-r", str(closed)], capture_output=True, check=False).returncode != 0
     assert "can be moved or deleted" in told(closed, "release")[0]
     subprocess.run([*ORDINARY, "rm", "-r", str(closed)], check=True)
