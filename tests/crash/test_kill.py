@@ -5,7 +5,7 @@ boundaries that are really passed meanwhile (see ``boundaries.py``), and the fir
 table has a row that no scenario passes. ``examine.py`` says what must hold after each kill.
 
 Boundaries between which nothing was written leave the same disk, and are one. Of the steps on the disk *within* a call
-of an adapter an ordinary run takes every fourth, always the same; ``STATEFORK_CRASH=all`` kills at every boundary, which
+of an adapter an ordinary run takes every fourth, always the same; ``STATEFORK_CRASH=all`` kills at every boundary. That
 takes most of an hour of one core (``-o faulthandler_timeout=0`` keeps it from telling of each long test).
 """
 
