@@ -197,6 +197,20 @@ def test_reading_needs_no_engine(tmp_path: Path, commands: Commands) -> None:
     ] == [last[1]]
 
 
+def test_reading_does_not_wait_for_an_engine_that_hangs(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state) as running:
+        commands("create", "a")
+        assert commands.json("show", "a")["sites"] == {}
+        assert running.process is not None
+        running.process.send_signal(signal.SIGSTOP)
+        try:
+            shown = commands.json("show", "a")
+            assert (shown["ref"], shown["sites"]) == ("a@1", None)
+            assert "the engine does not answer" in commands("show", "a")
+        finally:
+            running.process.send_signal(signal.SIGCONT)
+
+
 def test_output_in_a_pipe_is_plain(tmp_path: Path, commands: Commands) -> None:
     with engine(tmp_path, commands.state):
         commands("create", "a")

@@ -13,7 +13,7 @@ from statefork.adapters.interfaces.cli.options import STATE, JsonOption, RefArgu
 from statefork.adapters.interfaces.cli.output import Out, moment_text, short
 from statefork.adapters.interfaces.cli.reading import run, view
 from statefork.adapters.interfaces.cli.sentences import action_text, counted
-from statefork.adapters.interfaces.control.client import Control, engine_runs
+from statefork.adapters.interfaces.control.client import Control, EngineLost, engine_runs
 from statefork.adapters.interfaces.control.protocol import Named
 from statefork.engine.capsule import Capsule, Generation, World
 from statefork.engine.errors import UnknownRef
@@ -30,6 +30,10 @@ EXAMPLES = """
     statefork show shop-1@2      generation 2: manifest, timings, what each component is
     statefork show shop-1#5      the 5th action: what was done, what was seen
 """
+
+
+PATIENCE_S = 2.0
+"""How long a running engine is waited for: who looks at one that hangs must not hang with it."""
 
 
 def show(ref: RefArgument, state: StateOption = STATE, as_json: JsonOption = False) -> None:
@@ -55,18 +59,20 @@ def show(ref: RefArgument, state: StateOption = STATE, as_json: JsonOption = Fal
     run(look)
 
 
-def _sites(state: Path, env: str) -> dict[str, str]:
-    """The private base URLs of an environment that an engine serves now; they die with the engine."""
+def _sites(state: Path, env: str) -> dict[str, str] | None:
+    """The private base URLs of an environment that an engine serves now; they die with it. None: it did not answer."""
     if not engine_runs(state):
         return {}
     try:
-        found: dict[str, str] = Control(state).ask("describe", Named(env=env))["sites"]
+        found: dict[str, str] = Control(state, patience_s=PATIENCE_S).ask("describe", Named(env=env))["sites"]
+    except EngineLost:
+        return None
     except StateforkError:  # retired, or the engine has just been closed: there are none
         return {}
     return found
 
 
-def _environment(world: World, capsule: Capsule, sites: dict[str, str], out: Out) -> None:
+def _environment(world: World, capsule: Capsule, sites: dict[str, str] | None, out: Out) -> None:
     lineage = [str(generation.moment) for generation in world.lineage(capsule.moment)] if capsule.generation else []
     generations = [_generation_plain(generation) for generation in capsule.generations.values()]
     out.data(
@@ -91,7 +97,9 @@ def _environment(world: World, capsule: Capsule, sites: dict[str, str], out: Out
     if capsule.children:
         out.say(f"  children: {', '.join(capsule.children)}")
     out.say(f"  lineage: {' <- '.join(lineage) or 'nothing was published'}")
-    say_sites(out, sites)
+    if sites is None:
+        out.say("  the engine does not answer, so its sites are not known")
+    say_sites(out, sites or {})
     rows = [_generation_row(generation) for generation in capsule.generations.values()]
     out.table(("generation>", "operation", "from", "epoch>", "actions>", "lost", "published (UTC)"), rows)
 

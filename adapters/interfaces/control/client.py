@@ -62,10 +62,11 @@ def _knock(state: Path) -> int:
 
 
 class Control:
-    """The engine of one state directory."""
+    """The engine of one state directory. ``patience_s``: how long it may take to answer; None: as long as it needs."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, *, patience_s: float | None = None) -> None:
         self._state = state
+        self._patience_s = patience_s
 
     def ask(self, verb: str, request: Request) -> dict[str, Any]:
         """The engine's answer. Raises the engine's error with its own code; NoEngine, EngineLost."""
@@ -87,7 +88,7 @@ class Control:
 
         with socket_address(self._state) as address:
             transport = httpx.HTTPTransport(uds=address)
-            with httpx.Client(transport=transport, timeout=None, base_url="http://statefork") as client:
+            with httpx.Client(transport=transport, timeout=self._patience_s, base_url="http://statefork") as client:
                 try:
                     response = client.request(method, path, content=body)
                 except httpx.ConnectError:
