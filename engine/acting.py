@@ -20,7 +20,7 @@ from statefork.engine.ports import Actor
 from statefork.engine.staging import Context
 from statefork.journal.errors import JournalError, StateforkError
 from statefork.journal.events import ActionBegun, ActionEnded, EvaluationRecorded, Outcome
-from statefork.journal.values import Binding, Json, Observation, Value
+from statefork.journal.values import Binding, Conditions, Json, Observation, Value
 
 NESTING_MAX = 32
 """Levels of lists and objects in an action: more than any has, and far from where readers of journals give up."""
@@ -85,7 +85,7 @@ class Acting:
             raise refused
         raise NotReady(
             "the contract has no resource through which an agent could act",
-            hint="Add a browser or a desktop.",
+            hint="Add one with the adapter browser.",
             environment=context.identity.env,
         )
 
@@ -112,9 +112,11 @@ class Acting:
         ObservationLost and whatever else ends the action from outside, after recording it as unknown.
         """
         actor, binding = self.actor_of(context, action)
-        span = _Span(self, lease, action)
+        conditions = self._conductor.conditioning.begin(context.gate)
+        span = _Span(self, lease, action, conditions)
 
         async def attempt() -> tuple[ActionFailed | None, Observation | None]:
+            await self._conductor.conditioning.tell(context, conditions)
             try:
                 return None, await actor.act(binding, action)
             except ActionFailed as error:
@@ -176,8 +178,10 @@ class Acting:
     async def raw(self, lease: Lease, context: Context) -> AsyncIterator[Any]:
         """The native object for one opaque action, under a lease that the caller has entered."""
         actor, binding = self.actor_of(context)
-        span = _Span(self, lease, OPAQUE)
+        conditions = self._conductor.conditioning.begin(context.gate)
+        span = _Span(self, lease, OPAQUE, conditions)
         try:
+            await self._conductor.conditioning.tell(context, conditions)
             async with actor.raw(binding) as native:
                 yield native
             seen = await self._seen(lease, context)
@@ -224,7 +228,7 @@ def _is_deeper(value: object, levels: int) -> bool:
 class _Span:
     """One action in the journal, from its beginning to its one end."""
 
-    def __init__(self, acting: Acting, lease: Lease, action: Mapping[str, Json]) -> None:
+    def __init__(self, acting: Acting, lease: Lease, action: Mapping[str, Json], conditions: Conditions | None) -> None:
         self._ledger = acting._ledger
         self._lease = lease
         self._began = self._ledger.clock.monotonic()
@@ -243,6 +247,8 @@ class _Span:
                 lease=lease.id,
                 number=self.number,
                 action=dict(action),
+                seed=conditions.seed if conditions is not None else "",
+                clock=conditions.now if conditions is not None else 0.0,
             ),
         )
         lease.on_fence = self._fenced

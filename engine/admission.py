@@ -8,12 +8,14 @@ instead of refused while the environment is frozen. Every refusal is journaled.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType
 
 from statefork.engine.capsule import Phase
 from statefork.engine.conductor import Conductor
 from statefork.engine.errors import (
+    EnvironmentElsewhere,
     EnvironmentFrozen,
     EnvironmentRetired,
     InDoubt,
@@ -22,10 +24,12 @@ from statefork.engine.errors import (
     UnknownEnvironment,
 )
 from statefork.engine.leases import Gate, Lease
-from statefork.engine.ports import AdmissionRequest
+from statefork.engine.ledger import Ledger
+from statefork.engine.ports import AdmissionRequest, RequestLease
 from statefork.engine.staging import Context
+from statefork.engine.tickets import heard_conditions
 from statefork.journal.errors import StateforkError
-from statefork.journal.events import RequestRefused
+from statefork.journal.events import InputRecorded, RequestRefused
 from statefork.journal.values import Identity
 
 _HELD_KINDS = ("websocket-message", "event-stream-message")
@@ -35,6 +39,7 @@ _STATUS = {
     LimitReached: 503,
     StaleGeneration: 409,
     UnknownEnvironment: 421,
+    EnvironmentElsewhere: 421,
     EnvironmentRetired: 421,
 }
 
@@ -57,7 +62,11 @@ class Admitted:
                 while gate.shut and not gate.ended and await self._held_back(gate):
                     gate = (await self._context()).gate
                 self._check_epoch(gate.identity)
-                lease = gate.lease(f"{request.method} {request.url}", "request", self._cause(gate))
+                cause, remote = self._cause(gate), self._conductor.ledger.remote
+                if remote is not None and remote.away and cause is None:
+                    await remote.reachable()  # what it does would stand nowhere
+                    cause = self._cause(gate)
+                lease = gate.lease(f"{request.method} {request.url}", "request", cause)
                 await lease.__aenter__()
         except StateforkError as error:
             status = _STATUS.get(type(error))
@@ -168,3 +177,29 @@ def refuse(conductor: Conductor, request: AdmissionRequest, *, status: int, code
         ledger.ride(env, event)
     else:
         ledger.ride_engine(event)
+
+
+def record_input(
+    ledger: Ledger, lease: RequestLease, *, method: str, url: str, headers: Mapping[str, str], body: str, status: int
+) -> None:
+    """Journal a mutating request of a root lease; ``body``: the digest of its blob."""
+    env = lease.identity.env
+    seed, clock = heard_conditions(lease.conditions)
+    ledger.ride(
+        env,
+        InputRecorded(
+            at=ledger.clock.now(),
+            env=env,
+            generation=lease.generation,
+            epoch=lease.identity.epoch,
+            lease=lease.id,
+            after_action=ledger.world.capsule(env).actions,
+            method=method,
+            url=url,
+            headers=dict(headers),
+            body=body,
+            status=status,
+            seed=seed,
+            clock=clock,
+        ),
+    )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
 
 from statefork.engine.capsule import Generation
 from statefork.engine.conductor import Conductor
-from statefork.engine.errors import EnvironmentExists, LimitReached, NoSlot, StateforkError
+from statefork.engine.errors import EnvironmentExists, GenerationPruned, LimitReached, NoSlot, StateforkError
 from statefork.engine.keyed import Keys, Told
 from statefork.engine.provision import Bases
 from statefork.engine.refs import check_env_name
@@ -62,7 +62,7 @@ class Bulk:
         async with self._keys.command(key, "reset", *envs) as told:
 
             async def reset(env: str, part: int) -> Moment:
-                origin = self._conductor.usable(env).origin
+                origin = (await self._conductor.known(env)).origin
                 return await self._conductor.switch(env, "reset", origin, drain, note=told.note(part))
 
             return await self._each(envs, reset, told)
@@ -75,19 +75,25 @@ class Bulk:
         activate: bool,
         drain: DrainPolicy | None,
         key: str | None,
+        asked: str = "",
+        helps: str = "",
     ) -> list[BulkResult]:
-        """Children of a moment, or of the present (one snapshot for all); a number of them gets free names."""
+        """Children of a moment, or of the present (one snapshot for all); a number of them gets free names.
+
+        ``asked``: by what name the caller means the moment, where ``source`` may be another one the next time.
+        ``helps``: see ``Conductor.found``.
+        """
         n = children if isinstance(children, int) else len(children)
         self.check_many(n, "fork")
         named = () if isinstance(children, int) else tuple(children)
         if named:
             self._check_names(named, "fork")
         wanted = named or (f"n={n}",)
-        async with self._keys.command(key, "fork", str(source), *wanted) as told:
-            moment = await self._source(source, drain, told)
+        async with self._keys.command(key, "fork", asked or str(source), *wanted) as told:
+            moment = await self._source(source, drain, told, n, to_fork=activate)
 
             async def bear(env: str, part: int, bind: bool) -> Moment:
-                parent = self._generation(moment)
+                parent = self._parent(moment, told)
                 return await self._conductor.found(
                     env,
                     "fork",
@@ -97,42 +103,73 @@ class Bulk:
                     actions=parent.actions,
                     activate=bind,
                     note=told.note(part),
+                    helps=helps,
                 )
 
-            with self._names(named, moment.env, n, told) as names:
+            async with self._names(named, moment.env, n, told) as names:
                 return await self._each(names, self._binding(bear, activate), told)
 
-    async def _source(self, source: Moment | str, drain: DrainPolicy | None, told: Told) -> Moment:
+    async def _source(
+        self, source: Moment | str, drain: DrainPolicy | None, told: Told, n: int, *, to_fork: bool
+    ) -> Moment:
         """The generation that all children continue from; a repetition finds the one that the first try pinned."""
         if isinstance(source, Moment):
+            await self._conductor.ledger.look_up(source.env)
             self._generation(source)
             return source
-        return told.whole or await self._conductor.snapshot(source, drain, note=told.note())
+        return told.whole or await self._conductor.snapshot(source, drain, note=told.note(of=n + 1), to_fork=to_fork)
+
+    def _parent(self, moment: Moment, told: Told) -> Generation:
+        try:
+            return self._generation(moment)
+        except GenerationPruned as error:
+            if told.whole:  # by a journal from before such a moment was kept for the command
+                error.hint = f"This key can lead to no more children. Give the fork anew, of {moment}, with a new key."
+            raise
 
     def _generation(self, moment: Moment) -> Generation:
-        generation = self._world.generation(moment)
+        generation = self._world.kept(moment)
         self._conductor.usable(moment.env)
         return generation
 
-    @contextmanager
-    def _names(self, named: tuple[str, ...], parent: str, n: int, told: Told) -> Iterator[tuple[str, ...]]:
+    @asynccontextmanager
+    async def _names(self, named: tuple[str, ...], parent: str, n: int, told: Told) -> AsyncIterator[tuple[str, ...]]:
         """A name for each child: that which was asked for, that which it has already, or the next free one.
 
         Nobody else is given them in the body.
         """
         known = {part: moment.env for part, moment in told.parts.items()}
         numbers = itertools.count(1)
-        fresh = (name for number in numbers if self._is_free(name := f"{parent}-f{number}"))
-        names = named or tuple(known[part] if part in known else next(fresh) for part in range(1, n + 1))
-        given = set(names) - self._promised
-        self._promised |= given
+        names: list[str] = []
+        given: set[str] = set()
         try:
-            yield names
+            for part in range(1, n + 1):
+                name = named[part - 1] if named else known.get(part) or await self._fresh(parent, "f", numbers)
+                names.append(name)
+                if name not in self._promised:
+                    given.add(name)
+                    self._promised.add(name)
+            yield tuple(names)
         finally:
             self._promised -= given
 
-    def _is_free(self, name: str) -> bool:
-        return name not in self._world.environments and name not in self._promised
+    async def promise(self, parent: str, kind: str) -> str:
+        """See :meth:`statefork.engine.kernel.Kernel.promise`."""
+        name = await self._fresh(parent, kind, itertools.count(1))
+        self._promised.add(name)
+        return name
+
+    def let_go(self, name: str) -> None:
+        """It may be promised again."""
+        self._promised.discard(name)
+
+    async def _fresh(self, parent: str, kind: str, numbers: Iterator[int]) -> str:
+        while True:
+            name = f"{parent}-{kind}{next(numbers)}"
+            await self._conductor.ledger.look_up(name)  # another engine that shares the journal may have given it
+            taken = (self._world.environments, self._world.elsewhere.names, self._promised)
+            if not any(name in names for names in taken):
+                return name
 
     # --- doing many -------------------------------------------------------------------------------------------------
 

@@ -1,40 +1,36 @@
 """The private state of environments, as values, and the fold that gives it from events.
 
-Pure. ``evolve`` is the whole meaning of an environment's events; :class:`World` is the fold of a journal (I10: it is
-exactly the live control state of the engine that writes that journal).
+Pure. ``evolve`` is the whole meaning of an environment's events; :mod:`statefork.engine.world` folds a whole journal.
 
 How actions are numbered: ``actions`` is the length of the lineage of the *present content*. An action gets the next
 number; a child of a fork goes on from its source; a restore sets the count back to that of the generation restored,
 because the later actions are no longer part of what the environment holds. So ``shop#42`` is the 42nd action on the way
-from the origin to the present content, found by walking :meth:`World.lineage` back from the head; an earlier action
-that once had the same number lies on an abandoned branch, told apart by its generation and its journal position.
+from the origin to the present content, found by walking the lineage back from the head (see ``World.lineage``); an
+earlier action that once had the same number lies on an abandoned branch, told apart by its generation and its journal
+position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import get_args
-
 import msgspec
 from msgspec.structs import replace
 
-from statefork.engine.capsules import Capsules, Packing
-from statefork.engine.errors import UnknownEnvironment, UnknownRef
+from statefork.engine.errors import UnknownEnvironment
 from statefork.engine.transitions import Phase, step
 from statefork.journal.events import (
     ActionBegun,
-    BaseProvisioned,
+    ActionEnded,
     CommandAnswered,
-    ContractRegistered,
-    EngineStarted,
     EnvironmentActivated,
     EnvironmentCreated,
     EnvironmentForked,
+    EnvironmentImported,
     EnvironmentParked,
     EnvironmentRetired,
     Event,
+    GenerationMarked,
     GenerationPublished,
-    JournalCreated,
+    GenerationsPruned,
     Operation,
     TransitionAborted,
     TransitionBegun,
@@ -42,7 +38,10 @@ from statefork.journal.events import (
 )
 from statefork.journal.values import Component, Moment, Value
 
-__all__ = ["Answered", "Capsule", "Generation", "Phase", "Transition", "World", "evolve"]
+OPAQUE = "opaque"
+"""The type of an action that is recorded as having happened, but not how: a raw page was handed out."""
+
+__all__ = ["OPAQUE", "Capsule", "Generation", "Phase", "Transition", "evolve"]
 
 
 class Generation(Value, frozen=True, kw_only=True):
@@ -58,6 +57,10 @@ class Generation(Value, frozen=True, kw_only=True):
     source: Moment | None
     lost_actions: tuple[int, ...]
     at: float
+    opaque: bool = False  # something was done before it that can't be done again: a raw page, an unknown outcome
+    forked: bool = False  # children were made of it
+    mark: str = ""  # what somebody called it
+    pruned: bool = False  # its content is gone, and its manifest is empty
 
     @property
     def moment(self) -> Moment:
@@ -66,8 +69,8 @@ class Generation(Value, frozen=True, kw_only=True):
 
     @property
     def previous(self) -> Moment | None:
-        """The generation whose content this one goes on from; None for an origin (created or cloned)."""
-        if self.op in ("create", "clone"):
+        """The generation whose content this one goes on from; None for an origin (created, cloned or imported)."""
+        if self.op in ("create", "clone", "import"):
             return None
         if self.source is not None:
             return self.source
@@ -89,7 +92,7 @@ class Capsule(Value, frozen=True, kw_only=True):
 
     env: str
     contract: str
-    how: str  # create | fork | clone
+    how: str  # create | fork | clone | import
     phase: Phase
     origin: Moment
     parent: Moment | None
@@ -100,6 +103,9 @@ class Capsule(Value, frozen=True, kw_only=True):
     transition: Transition | None = None
     generations: dict[int, Generation] = msgspec.field(default_factory=dict)
     children: tuple[str, ...] = ()
+    opaque: bool = False  # since the head something was done that can't be done again
+    place: str = ""  # the state directory that has it, where several share the journal
+    helps: str = ""  # what it is there for, where it is of use to one command alone
 
     @property
     def head(self) -> Generation:
@@ -112,12 +118,17 @@ class Capsule(Value, frozen=True, kw_only=True):
         return Moment(env=self.env, generation=self.generation)
 
     @property
+    def at_rest(self) -> bool:
+        """Whether an engine that begins has nothing to do with it: what was of use to a command ends with that."""
+        return self.phase is Phase.RETIRED or (self.phase is Phase.PARKED and not self.helps)
+
+    @property
     def bound(self) -> bool:
         """Whether the environment is in a slot."""
         return self.phase in (Phase.SERVING, Phase.DRAINING, Phase.STAGING)
 
 
-_CONTROL = (
+CONTROL = (
     EnvironmentCreated
     | TransitionBegun
     | TransitionDrained
@@ -127,10 +138,15 @@ _CONTROL = (
     | EnvironmentActivated
     | EnvironmentParked
     | EnvironmentRetired
+    | EnvironmentImported
     | CommandAnswered
+    | GenerationsPruned
+    | GenerationMarked
 )
-_OF_ENVIRONMENT = ActionBegun | _CONTROL
-_FOLDED = frozenset(get_args(_OF_ENVIRONMENT | JournalCreated | EngineStarted | ContractRegistered | BaseProvisioned))
+"""An environment's lifecycle."""
+
+ACTIVITY = ActionBegun | ActionEnded
+"""Of an environment's activity, what its private state knows of."""
 
 
 def evolve(capsule: Capsule | None, event: Event) -> Capsule | None:
@@ -141,8 +157,13 @@ def evolve(capsule: Capsule | None, event: Event) -> Capsule | None:
     """
     if isinstance(event, ActionBegun):
         known = _known(capsule, event.env)
-        return replace(known, actions=event.number)
-    if not isinstance(event, _CONTROL):
+        return replace(known, actions=event.number, opaque=known.opaque or event.action.get("type") == OPAQUE)
+    if isinstance(event, ActionEnded):
+        known = _known(capsule, event.env)
+        return (
+            known if event.outcome != "unknown" or event.generation != known.generation else replace(known, opaque=True)
+        )
+    if not isinstance(event, CONTROL):
         return capsule
     phase = step(capsule.phase if capsule is not None else Phase.VOID, event)
     match event:
@@ -155,6 +176,8 @@ def evolve(capsule: Capsule | None, event: Event) -> Capsule | None:
                 origin=event.origin,
                 parent=event.parent,
                 actions=event.inherited_actions,
+                place=event.place,
+                helps=event.helps,
             )
         case TransitionBegun():
             begun = Transition(id=event.transition, op=event.op, base=event.base, source=event.source, at=event.at)
@@ -163,11 +186,17 @@ def evolve(capsule: Capsule | None, event: Event) -> Capsule | None:
             return _published(_known(capsule, event.env), event, phase)
         case TransitionAborted():
             return None if phase is Phase.VOID else replace(_known(capsule, event.env), phase=phase, transition=None)
+        case EnvironmentImported():
+            return replace(_known(capsule, event.env), phase=phase, transition=None)
         case EnvironmentActivated():
             return replace(_known(capsule, event.env), phase=phase, activation=event.activation)
         case EnvironmentForked():
-            known = _known(capsule, event.env)
+            known = _changed(_known(capsule, event.env), event.generation, forked=True)
             return replace(known, children=(*known.children, event.child))
+        case GenerationMarked():
+            return _changed(_known(capsule, event.env), event.generation, mark=event.mark)
+        case GenerationsPruned():
+            return _pruned(_known(capsule, event.env), event)
         case TransitionDrained() | EnvironmentParked() | EnvironmentRetired() | CommandAnswered():
             return replace(_known(capsule, event.env), phase=phase)
 
@@ -176,6 +205,21 @@ def _known(capsule: Capsule | None, env: str) -> Capsule:
     if capsule is None:
         raise UnknownEnvironment(f"an event speaks of {env}, which does not exist", environment=env)
     return capsule
+
+
+def _changed(capsule: Capsule, number: int, **changes: object) -> Capsule:
+    """With another account of a generation; of one that it does not know (an audit keeps few) nothing is said."""
+    known = capsule.generations.get(number)
+    if known is None:
+        return capsule
+    return replace(capsule, generations={**capsule.generations, number: replace(known, **changes)})
+
+
+def _pruned(capsule: Capsule, event: GenerationsPruned) -> Capsule:
+    known = capsule.generations
+    going = (known[one.generation] for one in event.pruned if one.generation in known)
+    gone = {generation.number: replace(generation, pruned=True, manifest={}) for generation in going}
+    return replace(capsule, generations={**known, **gone})
 
 
 def _published(capsule: Capsule, event: GenerationPublished, phase: Phase) -> Capsule:
@@ -190,166 +234,15 @@ def _published(capsule: Capsule, event: GenerationPublished, phase: Phase) -> Ca
         source=event.source,
         lost_actions=event.lost_actions,
         at=event.at,
+        opaque=phase is Phase.FOUNDING or (event.op == "snapshot" and capsule.opaque),  # an import is not done again
     )
     return replace(
         capsule,
         phase=phase,
-        transition=None,
+        transition=capsule.transition if phase is Phase.FOUNDING else None,  # an import goes on
         generation=event.generation,
         epoch=event.epoch,
         actions=event.actions,
+        opaque=False,
         generations={**capsule.generations, event.generation: generation},
     )
-
-
-class Answered(Value, frozen=True, kw_only=True):
-    """What a command with a key has led to, by part (0: as a whole). ``request``: the command in words."""
-
-    request: str
-    parts: dict[int, Moment]
-
-
-class Image(Value, frozen=True, kw_only=True):
-    """A world as it can be kept: see :meth:`World.image`. ``packed`` is empty for a name that founded nothing."""
-
-    journal: str
-    runs: int
-    contracts: dict[str, ContractRegistered]
-    provisioned: list[dict[str, Component]]
-    bases: dict[str, int]  # contract digest -> its place in ``provisioned``
-    names: list[str]
-    versions: list[int]
-    packed: list[bytes]
-    awake: tuple[str, ...]
-    answers: dict[str, Answered]
-
-
-class World:
-    """The fold of a whole journal: every environment, contract and base. Mutable only by ``apply``.
-
-    ``warm``: how many environments at rest stay unpacked (see :mod:`statefork.engine.capsules`); None: all do.
-    """
-
-    def __init__(self, *, warm: int | None = None) -> None:
-        self.journal = ""
-        self.runs = 0
-        self.provisioned: list[dict[str, Component]] = []  # every base there ever was, in journal order
-        self.environments = Capsules(Packing(Capsule, self.provisioned), warm)
-        self.versions: dict[str, int] = {}  # environment -> number of events in its control stream
-        self.contracts: dict[str, ContractRegistered] = {}
-        self.bases: dict[str, dict[str, Component]] = {}  # contract digest -> manifest
-        self.answers: dict[str, Answered] = {}  # by key
-
-    def apply(self, event: Event) -> None:
-        """Take one event into account, in journal order."""
-        if type(event) not in _FOLDED:
-            return  # most events tell what was done and change nothing here
-        if isinstance(event, _OF_ENVIRONMENT):
-            env = event.env
-            after = evolve(self.environments.get(env), event)
-            if after is None:
-                self.environments.pop(env)
-            else:
-                self.environments[env] = after
-            if not isinstance(event, ActionBegun):
-                self.versions[env] = self.versions.get(env, 0) + 1
-            if isinstance(event, CommandAnswered):
-                before = self.answers.get(event.key)
-                parts = {
-                    **(before.parts if before is not None else {}),
-                    event.part: Moment(env=env, generation=event.generation),
-                }
-                self.answers[event.key] = Answered(
-                    request=before.request if before is not None else event.request, parts=parts
-                )
-            return
-        match event:
-            case JournalCreated():
-                self.journal = event.journal
-            case EngineStarted():
-                self.runs += 1
-            case ContractRegistered():
-                self.contracts[event.digest] = event
-            case BaseProvisioned():
-                self.bases[event.contract] = event.manifest
-                self.provisioned.append(event.manifest)
-            case _:
-                pass
-
-    def image(self) -> Image:
-        """This world at this moment; what happens to it later does not change the image."""
-        packed = self.environments.packed()
-        return Image(
-            journal=self.journal,
-            runs=self.runs,
-            contracts=dict(self.contracts),
-            provisioned=list(self.provisioned),
-            bases={digest: self.provisioned.index(manifest) for digest, manifest in self.bases.items()},
-            names=list(self.versions),
-            versions=list(self.versions.values()),
-            packed=[packed.get(env, b"") for env in self.versions],
-            awake=self.environments.awake,
-            answers=dict(self.answers),
-        )
-
-    @classmethod
-    def of(cls, image: Image, *, warm: int | None = None) -> World:
-        """The world that an image was made of. Raises what comes of bytes that are no image."""
-        world = cls(warm=warm)
-        world.journal, world.runs = image.journal, image.runs
-        world.contracts = image.contracts
-        world.provisioned.extend(image.provisioned)
-        world.bases = {digest: image.provisioned[place] for digest, place in image.bases.items()}
-        world.versions = dict(zip(image.names, image.versions, strict=True))
-        packed = {env: data for env, data in zip(image.names, image.packed, strict=True) if data}
-        world.environments.fill(packed, image.awake)
-        world.answers = image.answers
-        return world
-
-    def capsule(self, env: str) -> Capsule:
-        """Raises UnknownEnvironment."""
-        found = self.environments.get(env)
-        if found is None:
-            raise UnknownEnvironment(
-                f"there is no environment {env}", hint="`statefork ls` lists them.", environment=env
-            )
-        return found
-
-    def generation(self, moment: Moment) -> Generation:
-        """A published generation. Raises UnknownRef."""
-        capsule = self.environments.get(moment.env)
-        found = capsule.generations.get(moment.generation) if capsule is not None else None
-        if found is None:
-            raise UnknownRef(
-                f"{moment} was never published in this journal", environment=moment.env, generation=moment.generation
-            )
-        return found
-
-    def lineage(self, moment: Moment) -> Iterator[Generation]:
-        """The generations on the way from a moment back to its origin, the moment's own first. Raises UnknownRef."""
-        at: Moment | None = moment
-        while at is not None:
-            generation = self.generation(at)
-            yield generation
-            at = generation.previous
-
-    def unreached(self, versions: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of these (resource, version) that neither a generation nor the present base of a contract names."""
-        left = set(versions)
-        for manifest in self._manifests() if left else ():
-            left.difference_update((name, component.sealed.version) for name, component in manifest.items())
-            if not left:
-                break
-        return left
-
-    def reachable(self) -> frozenset[tuple[str, str]]:
-        """(resource, version) of every sealed version that a generation or a base names."""
-        return frozenset(
-            (name, component.sealed.version) for manifest in self._manifests() for name, component in manifest.items()
-        )
-
-    def _manifests(self) -> Iterator[Mapping[str, Component]]:
-        yield from self.bases.values()
-        for capsule in self.environments.values():
-            for generation in capsule.generations.values():
-                yield generation.manifest

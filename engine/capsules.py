@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from statefork.engine.transitions import Phase
 from statefork.journal.values import Component
 
 if TYPE_CHECKING:
     from statefork.engine.capsule import Capsule
-
-RESTING = frozenset({Phase.PARKED, Phase.RETIRED})
-"""Where an environment stays until somebody wants something of it. No other phase outlives an engine."""
 
 WARM = 256
 """How many environments at rest an engine keeps unpacked."""
@@ -120,7 +116,7 @@ class Capsules(Mapping[str, "Capsule"]):
     def __setitem__(self, env: str, capsule: Capsule) -> None:
         self._all[env] = capsule
         self._warm.pop(env, None)
-        if capsule.phase not in RESTING:
+        if not capsule.at_rest:
             self._awake[env] = None
             return
         self._awake.pop(env, None)

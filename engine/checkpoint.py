@@ -18,17 +18,18 @@ from importlib.metadata import version
 import anyio.to_thread
 import msgspec
 
-from statefork.engine.capsule import Answered, Capsule, Image, World
+from statefork.engine.capsule import Capsule
 from statefork.engine.capsules import WARM
 from statefork.engine.errors import StateforkError
+from statefork.engine.world import Answered, Image, World
 from statefork.journal.checkpoint import Checkpoint
 from statefork.journal.errors import JournalError
 from statefork.journal.log import Journal, Reader
 
 FOLD = "world"
-"""What the fold is called in the journal's checkpoints."""
+"""What the fold is called in the journal's checkpoints; that of a place has the place's name behind it."""
 
-RULES = 1
+RULES = 3
 """Raise it whenever ``evolve`` or ``World.apply`` give something else for the same events."""
 
 _WARM_WHILE_FOLDING = 20_000  # a history of so many environments is folded without packing any of them twice
@@ -63,12 +64,20 @@ def rules() -> str:
     return f"{version('statefork')}/{RULES}/{hashlib.sha256(shape).hexdigest()[:16]}"
 
 
-async def fold(journal: Reader) -> Folded:
-    """The present world of an engine, most of it packed. Raises JournalCorrupt, IllegalTransition."""
-    kept = await journal.checkpoint(FOLD)
+def name_of_fold(place: str | None) -> str:
+    """What the fold of a place is called in the journal's checkpoints."""
+    return f"{FOLD}-{place}" if place else FOLD
+
+
+async def fold(journal: Reader, *, place: str | None = None) -> Folded:
+    """The present world of an engine, most of it packed. ``place``: its own, where several share the journal.
+
+    None: the whole journal, whoever wrote it. Raises JournalCorrupt, IllegalTransition.
+    """
+    kept = await journal.checkpoint(name_of_fold(place))
     if kept is not None:
         try:
-            return await _go_on(journal, await _restored(journal, kept), kept.position)
+            return await _go_on(journal, await _restored(journal, kept, place), kept.position)
         except JournalError:
             raise
         except (StateforkError, ValueError, LookupError, msgspec.MsgspecError, zlib.error) as error:
@@ -77,7 +86,7 @@ async def fold(journal: Reader) -> Folded:
                 kept.position,
                 error,
             )
-    folded = await _go_on(journal, World(warm=_WARM_WHILE_FOLDING), 0)
+    folded = await _go_on(journal, World(place=place, warm=_WARM_WHILE_FOLDING), 0)
     folded.world.environments.resize(WARM)
     return folded
 
@@ -85,19 +94,22 @@ async def fold(journal: Reader) -> Folded:
 async def _go_on(journal: Reader, world: World, position: int) -> Folded:
     begun = position
     async for recorded in journal.read(after=position):
-        world.apply(recorded.event)
+        world.apply(recorded.event, recorded)
         position = recorded.position
     return Folded(world, position, begun)
 
 
-async def _restored(journal: Reader, kept: Checkpoint) -> World:
+async def _restored(journal: Reader, kept: Checkpoint, place: str | None) -> World:
     made_by = msgspec.msgpack.decode(kept.data, type=_Header)  # first of all: the rest may have another shape
     if made_by.rules != rules():
         raise ValueError(f"it was made by other rules ({made_by.rules}) than this statefork's ({rules()})")
     heads = await journal.heads_digest(at=kept.position)
     if made_by.heads != heads:
         raise ValueError("the journal does not hold what it was made from: the heads of its streams differ")
-    return World.of(msgspec.msgpack.decode(kept.data, type=_Kept).image, warm=WARM)
+    image = msgspec.msgpack.decode(kept.data, type=_Kept).image
+    if image.place != (place or ""):
+        raise ValueError(f"it is of another place ({image.place})")
+    return World.of(image, place=place, warm=WARM)
 
 
 async def save(journal: Journal, image: Image, position: int) -> None:
@@ -107,4 +119,4 @@ async def save(journal: Journal, image: Image, position: int) -> None:
         data = msgspec.msgpack.encode(kept)
     else:
         data = await anyio.to_thread.run_sync(msgspec.msgpack.encode, kept)
-    await journal.save_checkpoint(Checkpoint(fold=FOLD, position=position, data=data))
+    await journal.save_checkpoint(Checkpoint(fold=name_of_fold(image.place), position=position, data=data))

@@ -1,8 +1,9 @@
 """Orphans: what exists in the world and the journal does not reach (I11).
 
-Reached are the sealed versions of every published generation, also of retired environments (their history can still be
-forked), the bases, and whatever a live context holds. Everything else in the inventories is removed. Only handles that
-bear this journal's id are ever looked at: a foreign one is somebody else's.
+Reached are the sealed versions of every published generation that was not pruned, also of retired environments (their
+history can still be forked), the bases, and whatever a live context holds. Everything else in the inventories is
+removed. Only handles that bear this journal's id, or this place's where several share it, are ever looked at: a foreign
+one is somebody else's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import anyio
+from msgspec.structs import replace
 
 from statefork.engine.contract import Contract
 from statefork.engine.ledger import Ledger
@@ -32,9 +34,14 @@ class Orphan(Value, frozen=True, kw_only=True):
     name: str
     error: str = ""
 
+    @property
+    def named(self) -> tuple[str, str, str]:
+        """Kind, name and resource, as a sentence has them."""
+        return self.kind, self.name, self.resource
+
 
 class GcReport(Value, frozen=True, kw_only=True):
-    """What a collection found. ``foreign``: handles of other journals, which were left alone."""
+    """What a collection found. ``foreign``: handles of other journals and places, which were left alone."""
 
     collected: tuple[Orphan, ...] = ()
     failed: tuple[Orphan, ...] = ()
@@ -93,8 +100,10 @@ async def collect(
 ) -> GcReport:
     """Remove every orphan: bindings first, then branches, then sealed versions. Call it while nothing is being staged.
 
-    What can't be listed or removed is reported in ``failed``, and tried again by the next collection.
+    What can't be listed or removed is reported in ``failed``, and tried again by the next collection. Raises
+    JournalUnavailable while it is not known what the journal holds.
     """
+    await ledger.settle_engine()  # a base that was made may be journaled, and not known
     held = {(kind_of(handle), handle.resource, name_of(handle)) for handle in live}
     collected: list[Orphan] = []
     failed: list[Orphan] = []
@@ -109,21 +118,33 @@ async def collect(
             continue
         kept += found.kept
         foreign += found.foreign
-        for handle in sorted(found.orphans, key=lambda handle: (kind_of(handle) == "sealed", kind_of(handle))):
-            orphan = Orphan(resource=name, kind=kind_of(handle), name=name_of(handle))
-            try:
-                await resource.discard(handle)
-            except Exception as error:
-                unknown = None if isinstance(error, StateforkError) else error  # ours say it all in a line
-                _logger.error(
-                    "%s %s of %s can't be removed: %s", orphan.kind, orphan.name, name, error, exc_info=unknown
-                )
-                failed.append(Orphan(resource=name, kind=orphan.kind, name=orphan.name, error=str(error)))
-                continue
-            event = OrphanCollected(at=ledger.clock.now(), resource=name, kind=orphan.kind, name=orphan.name)
-            ledger.ride_engine(event)
-            collected.append(orphan)
+        orphans = sorted(found.orphans, key=lambda handle: (kind_of(handle) == "sealed", kind_of(handle)))
+        removed, left = await remove(ledger, resources, orphans)
+        collected += removed
+        failed += left
     return GcReport(collected=tuple(collected), failed=tuple(failed), kept=kept, foreign=foreign)
+
+
+async def remove(
+    ledger: Ledger, resources: Mapping[str, Resource], orphans: Iterable[Handle]
+) -> tuple[list[Orphan], list[Orphan]]:
+    """Remove these, in this order, each with an event; what was removed, and what could not be."""
+    collected: list[Orphan] = []
+    failed: list[Orphan] = []
+    for handle in orphans:
+        orphan = Orphan(resource=handle.resource, kind=kind_of(handle), name=name_of(handle))
+        try:
+            await resources[handle.resource].discard(handle)
+        except Exception as error:
+            unknown = None if isinstance(error, StateforkError) else error  # ours say it all in a line
+            _logger.error("%s %s of %s can't be removed: %s", *orphan.named, error, exc_info=unknown)
+            failed.append(replace(orphan, error=str(error)))
+            continue
+        ledger.ride_engine(
+            OrphanCollected(at=ledger.clock.now(), resource=orphan.resource, kind=orphan.kind, name=orphan.name)
+        )
+        collected.append(orphan)
+    return collected, failed
 
 
 class _Found(NamedTuple):
@@ -138,7 +159,7 @@ async def _look_through(ledger: Ledger, resource: Resource, name: str, held: set
     sealed: set[tuple[str, str]] = set()
     kept = foreign = 0
     async for handle in resource.inventory():
-        if handle.journal != ledger.journal.id or handle.resource != name:
+        if handle.journal != ledger.owner or handle.resource != name:
             foreign += 1
         elif isinstance(handle, Sealed):
             sealed.add((name, handle.version))
@@ -152,7 +173,7 @@ async def _look_through(ledger: Ledger, resource: Resource, name: str, held: set
             handle
             async for handle in resource.inventory()
             if isinstance(handle, Sealed)
-            and handle.journal == ledger.journal.id
+            and handle.journal == ledger.owner
             and (handle.resource, handle.version) in unreached
         ]
     return _Found(orphans, kept + len(sealed) - len(unreached), foreign)

@@ -1,4 +1,4 @@
-"""What may be wanted of an environment: the commands that :func:`statefork.engine.transitions.decide` takes. Pure."""
+"""What may be wanted of an environment: the commands that :func:`statefork.engine.decisions.decide` takes. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from statefork.journal.events import Operation
-from statefork.journal.values import Component, Held, Moment
+from statefork.journal.events import GenerationPublished, Operation
+from statefork.journal.values import Component, Held, Moment, Pruned, Value
 
 Founding = Literal["create", "fork", "clone"]
 
@@ -25,10 +25,12 @@ class Found(Command, frozen=True, kw_only=True):
 
     transition: str
     contract: str
-    how: Founding
+    how: Founding | Literal["import"]
     origin: Moment
     source: Moment | None = None  # the parent's moment, of forks and clones
     inherited_actions: int = 0
+    place: str = ""  # the state directory that has it, where several share the journal
+    helps: str = ""  # what it is there for, where it is of use to one command alone
 
 
 class Begin(Command, frozen=True, kw_only=True):
@@ -97,9 +99,51 @@ class NoteFork(Command, frozen=True, kw_only=True):
     how: Literal["fork", "clone"]
 
 
+class Brought(Value, frozen=True, kw_only=True):
+    """A generation that an import brings: its components here, and the event that published it there."""
+
+    manifest: dict[str, Component]
+    published: GenerationPublished
+
+    @property
+    def moment(self) -> Moment:
+        """What it is called there."""
+        return Moment(env=self.published.env, generation=self.published.generation)
+
+
+class Arrive(Command, frozen=True, kw_only=True):
+    """End an import: its generations are published, the first as the origin, and those after it go on from there.
+
+    The other fields are those of :class:`statefork.journal.events.EnvironmentImported`.
+    """
+
+    generations: tuple[Brought, ...]
+    required: frozenset[str]
+    journal: str
+    source: Moment
+    heads: str
+    file: str
+    statefork: str
+
+
 class Answer(Command, frozen=True, kw_only=True):
     """Keep what a command with a key has led to: the environment's generation after the commands before this one."""
 
     key: str
     request: str
     part: int = 0
+    of: int = 0
+
+
+class Prune(Command, frozen=True, kw_only=True):
+    """Let the content of some generations go. ``retention``: the policy that asks for it, in words."""
+
+    retention: str
+    pruned: tuple[Pruned, ...]
+
+
+class Mark(Command, frozen=True, kw_only=True):
+    """Give a generation a mark; an empty one takes it away."""
+
+    generation: int
+    mark: str

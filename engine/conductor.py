@@ -12,25 +12,29 @@ from contextlib import nullcontext
 
 import msgspec
 
+from statefork.engine.aborted import add_facts, as_aborted
+from statefork.engine.arriving import Arrivals
 from statefork.engine.capsule import Phase
-from statefork.engine.commands import Activate, Command, Found, Founding, NoteFork, Park, Retire
+from statefork.engine.commands import Activate, Answer, Command, Found, Founding, Mark, NoteFork, Park, Retire
 from statefork.engine.cut import take_cut
+from statefork.engine.decisions import decide
 from statefork.engine.keyed import Note
-from statefork.engine.live import Live, Timer
+from statefork.engine.live import Live, Run, Timer
+from statefork.engine.retention import Retention, prunable
 from statefork.engine.settings import DrainPolicy
+from statefork.engine.slots import UNLIMITED
 from statefork.engine.staging import ComponentFailed, Context
-from statefork.engine.transitions import decide
-from statefork.engine.turns import Turns, add_facts, as_aborted, in_own_task
+from statefork.engine.turns import in_own_task
 from statefork.journal.errors import StateforkError
 from statefork.journal.events import Operation
-from statefork.journal.values import Component, Moment
+from statefork.journal.values import Component, Moment, Pruned
 
 # Nothing runs there but what a server still does after its response; and who comes meanwhile has done nothing to be
 # refused for: the environment is bound again for it.
 _GIVING_WAY = DrainPolicy(deadline_s=1.0, hold_s=math.inf)
 
 
-class Conductor(Turns):
+class Conductor(Arrivals):
     """Every transition of every environment of one contract."""
 
     @in_own_task
@@ -45,14 +49,15 @@ class Conductor(Turns):
         actions: int = 0,
         activate: bool = True,
         note: Note | None = None,
+        helps: str = "",
     ) -> Moment:
         """A new environment whose first generation has these components. ``origin`` None: it is its own origin.
 
+        ``helps``: what it is there for, until it is retired, at the latest by the next opening.
         Forks and clones name their ``source``, whose stream is told in the same append. Raises EnvironmentExists,
         TransitionAborted; a failed founding leaves the name free.
         """
-        world, now = self.ledger.world, self.ledger.clock.now
-        first = Moment(env=env, generation=1)
+        now, first = self.ledger.clock.now, Moment(env=env, generation=1)
         command = Found(
             env=env,
             at=now(),
@@ -62,41 +67,68 @@ class Conductor(Turns):
             origin=origin or first,
             source=source,
             inherited_actions=actions,
+            place=self.ledger.place,
+            helps=helps,
         )
-        known = world.environments.get(env)
-        if known is not None and known.generations:
-            decide(known, command)  # says that the name is taken: nobody waits for a slot to hear that
+        await self._check_free(command, waits=activate and self.seating.slots.limit != UNLIMITED)
         with self.lives.held(env) as live:
             async with self.seating.claim(env) if activate else nullcontext(), live.lock, self.sharing.shared():
-                self._check_open()
-                await self.ledger.commit(msgspec.structs.replace(command, at=now()))
+                await self._check_may_begin(env, live, source)
+                begun = msgspec.structs.replace(command, at=now(), transition=self.ledger.name(env))
+                await self._begun(live, begun)
                 timer = Timer(self.ledger.clock.monotonic)
                 staging = self._staging(live, env, 1, 1, manifest, timer) if activate else None
                 try:
                     staged = await self._stage(staging) if staging is not None else None
-                    commands: list[Command] = [
-                        self._publish(env, manifest, timer, staged=staged, source_actions=actions)
-                    ]
+                    publish = self._publish(env, manifest, timer, staged=staged, source_actions=actions)
+                    commands: list[Command] = [publish]
                     if source is not None and how != "create":
-                        commands.append(
-                            NoteFork(env=source.env, at=now(), generation=source.generation, child=env, how=how)
-                        )
+                        forked = NoteFork(env=source.env, at=now(), generation=source.generation, child=env, how=how)
+                        commands.append(forked)
                     await self.ledger.commit(*commands, *self._noted(env, note))
                 except BaseException as error:
                     await self._unfound(env, live, staging, error)
-                    await self._forget(env)
+                    if not live.doubt:
+                        await self._forget(env)
                     if isinstance(error, ComponentFailed):
                         raise as_aborted(error, env, how, 0, source) from error.cause
                     add_facts(error, env, how, 0, source)
                     raise
                 if staged is not None:
                     self._serve(live, staged)
-        assert world.capsule(env).generation == 1
+        assert self.ledger.world.capsule(env).generation == 1
         return first
 
+    async def _check_may_begin(self, env: str, live: Live, source: Moment | None) -> None:
+        """Again: while this waited, the engine may have begun to close, and the source may have been pruned."""
+        self._check_open()
+        if source is not None:
+            self.ledger.world.kept(source)
+        if live.doubt:
+            await self._settle(env, live)
+
+    async def _check_free(self, command: Found, *, waits: bool) -> None:
+        """Raise EnvironmentExists for a name that is taken: nobody waits for a slot to hear that.
+
+        Whether another engine that shares the journal has it is asked only where it may have changed, or where there
+        may be a wait; else the append finds out.
+        """
+        world = self.ledger.world
+        if waits or command.env in world.elsewhere.names:
+            await self.ledger.look_up(command.env)
+        known = world.environments.get(command.env)
+        if known is not None and known.generations:
+            decide(known, command)
+        world.elsewhere.check_free(command.env)
+
     @in_own_task
-    async def snapshot(self, env: str, drain: DrainPolicy | None = None, *, note: Note | None = None) -> Moment:
-        """Publish the present, continuing: epoch, activation and bindings stay. A parked environment is its head."""
+    async def snapshot(
+        self, env: str, drain: DrainPolicy | None = None, *, note: Note | None = None, to_fork: bool = False
+    ) -> Moment:
+        """Publish the present, continuing: epoch, activation and bindings stay. A parked environment is its head.
+
+        ``to_fork``: a child that continues from it will be bound next.
+        """
         async with self._turn(env) as live:
             capsule = self.usable(env)
             if capsule.phase is Phase.PARKED:
@@ -105,10 +137,32 @@ class Conductor(Turns):
                 return capsule.moment
             async with self._frozen(live, self._begin(env, "snapshot"), hold_s=self._hold_s(drain)) as run:
                 await self._drain(run, drain, may_fence=False)
-                manifest = await take_cut(self.contract, self.resources, run, deadline_s=self.settings.seal_s)
+                manifest = await self._cut(run, to_fork=to_fork)
                 publish = self._publish(env, manifest, run.timer, run=run)
-                await self.ledger.commit(publish, *self._noted(env, note))
+                await self.ledger.commit(publish, *self._noted(env, note), *self.pruning.due(env))
             await self._thaw(env, run)
+            return self.ledger.world.capsule(env).moment
+
+    @in_own_task
+    async def keep_up(self, env: str, drain: DrainPolicy, *, only_changed: bool) -> Moment:
+        """As ``snapshot``, and with ``only_changed`` nothing is published where nothing was written.
+
+        Its freeze is not journaled by itself: one append holds all of it.
+        """
+        async with self._turn(env) as live:
+            capsule = self.usable(env)
+            if capsule.phase is Phase.PARKED:
+                return capsule.moment
+            async with self._frozen(
+                live, self._begin(env, "snapshot"), quiet="snapshot", hold_s=self._hold_s(drain)
+            ) as run:
+                await self._drain(run, drain, may_fence=False)
+                manifest = await self._cut(run)
+                wanted = not only_changed or manifest != capsule.head.manifest
+                if wanted:
+                    publish = self._publish(env, manifest, run.timer, run=run)
+                    await self.ledger.commit(run.begin, publish, *self.pruning.due(env))
+            await self._thaw(env, run, published=wanted)
             return self.ledger.world.capsule(env).moment
 
     @in_own_task
@@ -118,12 +172,12 @@ class Conductor(Turns):
         """Publish the components of ``source`` as the next generation, in a new epoch (reset, restore)."""
         async with self._turn(env) as live:
             capsule = self.usable(env)
-            origin = self.ledger.world.generation(source)
+            origin = self.ledger.world.kept(source)
             if capsule.phase is Phase.PARKED:
                 begin = self._begin(env, op, source)
                 timer = Timer(self.ledger.clock.monotonic)
                 publish = self._publish(env, origin.manifest, timer, source_actions=origin.actions)
-                await self.ledger.commit(begin, publish, *self._noted(env, note))
+                await self.ledger.commit(begin, publish, *self._noted(env, note), *self.pruning.due(env))
                 return self.ledger.world.capsule(env).moment
             async with self.seating.slots.staging_place():
                 async with self._frozen(live, self._begin(env, op, source), hold_s=self._hold_s(drain)) as run:
@@ -136,6 +190,7 @@ class Conductor(Turns):
                             env, origin.manifest, run.timer, run=run, staged=staged, source_actions=origin.actions
                         ),
                         *self._noted(env, note),
+                        *self.pruning.due(env),
                     )
                 self._serve(live, staged)
                 await self._close(run.context)
@@ -168,14 +223,47 @@ class Conductor(Turns):
                 live, self._begin(env, "snapshot"), quiet="park", hold_s=self._hold_s(drain)
             ) as run:
                 await self._drain(run, drain, may_fence=False)
-                manifest = await take_cut(self.contract, self.resources, run, deadline_s=self.settings.seal_s)
+                manifest = await self._cut(run)
                 capsule = self.ledger.world.capsule(env)
                 commands: list[Command] = [Park(env=env, at=self.ledger.clock.now(), reason=reason)]
                 if manifest != capsule.head.manifest or capsule.actions != capsule.head.actions:
-                    commands = [run.begin, self._publish(env, manifest, run.timer, run=run), *commands]
+                    publish = self._publish(env, manifest, run.timer, run=run)
+                    commands = [run.begin, publish, *commands, *self.pruning.due(env)]
                 await self.ledger.commit(*commands)
             live.context = None
             await self._close(run.context)
+
+    @in_own_task
+    async def prune(self, env: str, retention: Retention, *, only_say: bool = False) -> tuple[Pruned, ...]:
+        """Let the generations of an environment go that need not stay; ``only_say``: which those would be."""
+        async with self._turn(env):
+            capsule = self.usable(env)
+            commands = self.pruning.prune(
+                capsule, retention, prunable(capsule, retention, self.ledger.world.wanted(env))
+            )
+            if commands and not only_say:
+                await self.ledger.commit(*commands)
+            return commands[0].pruned if commands else ()
+
+    @in_own_task
+    async def done(self, key: str, env: str) -> None:
+        """The answer of a whole command whose parts have theirs."""
+        async with self._turn(env):
+            at, known = self.ledger.clock.now(), self.ledger.world.answers[key]
+            await self.ledger.commit(Answer(env=env, at=at, key=key, request=known.request))
+
+    @in_own_task
+    async def mark(self, moment: Moment, text: str) -> None:
+        """Give a generation a mark, which keeps it; an empty one takes it away. Raises UnknownRef."""
+        async with self._turn(moment.env):
+            self.usable(moment.env)
+            at = self.ledger.clock.now()
+            await self.ledger.commit(Mark(env=moment.env, at=at, generation=moment.generation, mark=text))
+
+    async def _cut(self, run: Run, *, to_fork: bool = False) -> dict[str, Component]:
+        return await take_cut(
+            self.contract, self.resources, run, deadline_s=self.settings.seal_s, keep=self.keep, to_fork=to_fork
+        )
 
     async def give_way(self, env: str) -> str:
         try:
@@ -251,10 +339,14 @@ class Conductor(Turns):
     async def recover(self, env: str, context: Context | None = None) -> Moment:
         """Give up the tail of an environment whose runtime died: the last published components, in a new epoch.
 
-        With ``context`` only if that is still the one that serves: who comes second finds the work done.
+        With ``context`` only if that is still the one that serves: who comes second finds the work done. What was only
+        frozen in doubt serves again once that is settled, and its tail is kept.
         """
+        doubted = self.live(env).doubt
         async with self._turn(env) as live:
-            if self.usable(env).phase is not Phase.PARKED and (context is None or live.context is context):
+            settled = doubted and live.context is not None and not self.died(live.context)
+            wanted = not settled and (context is None or live.context is context)
+            if wanted and self.usable(env).phase is not Phase.PARKED:
                 await self._give_up_tail(env, live)
             return self.ledger.world.capsule(env).moment
 

@@ -21,33 +21,37 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Collection, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from statefork.engine.errors import ContractError
+from statefork.engine.masks import NO_MASKS, Masks, Selector, parse_masks
+from statefork.engine.options import faults, unknown
+from statefork.engine.ordering import dependencies_first, find_cycle
 from statefork.engine.places import KeyPath, Place, Places, Problem, json_places, toml_places
+from statefork.engine.policy import FORMS, ON_DEMAND, SnapshotPolicy, parse_policy
+from statefork.engine.retention import FORMS as RETENTIONS
+from statefork.engine.retention import KEEP_ALL, Retention, parse_retention
 from statefork.journal.values import Json
 
 DURABILITIES = ("authoritative", "derived", "ephemeral")
+DETERMINISMS = ("off", "record", "strict")
 NAME_LENGTH_MAX = 63
 CONTRACT_BYTES_MAX = 1_000_000
 RESOURCES_MAX = 100
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[_-][a-z0-9]+)*")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
-_CONTRACT_KEYS = ("name", "build")
+_CONTRACT_KEYS = ("name", "build", "snapshots", "retention", "determinism")
 _RESOURCE_KEYS = ("adapter", "durability", "depends_on")
 _ALONE = {"base": "path", "host": "host"}  # options that no two resources of a contract may share
-_MSGSPEC_PATH = re.compile(r" - at `\$(?P<path>.*)`$")
-_MSGSPEC_FIELD = re.compile(r"unknown field `(?P<field>[^`]+)`")
-_MSGSPEC_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _TOML_ERROR = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,16 +65,35 @@ class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contract:
-    """A valid contract. ``order`` names every resource after those that it depends on; ``digest`` ignores layout."""
+    """A valid contract. ``order`` names every resource after those that it depends on.
+
+    ``digest`` ignores layout, and ``snapshots``, ``retention``, ``determinism`` and ``masks``: when snapshots are taken
+    and how long they stay, under what chance and time actions are carried out, and how observations are compared,
+    changes nothing of what is in a generation, so that all may be restored under another.
+    """
 
     def __init__(
-        self, *, name: str, text: str, build: str | None, resources: Mapping[str, ResourceSpec], places: Places
+        self,
+        *,
+        name: str,
+        text: str,
+        build: str | None,
+        resources: Mapping[str, ResourceSpec],
+        places: Places,
+        snapshots: SnapshotPolicy = ON_DEMAND,
+        retention: Retention = KEEP_ALL,
+        determinism: str = "record",
+        masks: Masks = NO_MASKS,
     ) -> None:
         self.name = name
+        self.snapshots = snapshots
+        self.retention = retention
+        self.determinism = determinism
+        self.masks = masks
         self.text = text
         self.build = build
         self.resources = dict(resources)
-        self.order = _order(self.resources)
+        self.order = dependencies_first(self.resources)
         self.digest = _digest(name, build, self.resources)
         self._places = places
 
@@ -88,6 +111,16 @@ class Contract:
         steps: KeyPath = tuple(part for part in key.split(".") if part)
         return self._places.of(("resources", resource, *steps))
 
+    @property
+    def selectors(self) -> tuple[Selector, ...]:
+        """The masks' selectors, each with its place."""
+        listed = enumerate(self.masks.selectors)
+        return tuple(Selector(text=text, place=self.place_of("masks", "selectors", at)) for at, text in listed)
+
+    def place_of(self, *path: str | int) -> Place:
+        """Where a key stands in the file, or the nearest key around it."""
+        return self._places.of(path)
+
     def problem(self, resource: str, key: str, message: str) -> ContractError:
         """The error that an adapter raises about one of its options; it names the line."""
         return ContractError.of([Problem(place=self.place(resource, key), message=message)])
@@ -95,27 +128,18 @@ class Contract:
     def convert(self, resource: str, options: type[S]) -> S:
         """A resource's options as the adapter's Struct.
 
-        Raises ContractError, naming file, line and key, where an option is unknown, missing or of a wrong type.
+        Raises ContractError with all that is unknown, missing, of a wrong type or refused by the Struct, each with its
+        place.
         """
         spec = self.resources[resource]
         try:
             return msgspec.convert(spec.options, options)
         except msgspec.ValidationError as error:
-            raise self._option_error(spec, options, str(error)) from error
-
-    def _option_error(self, spec: ResourceSpec, options: type[msgspec.Struct], message: str) -> ContractError:
-        path: KeyPath = ("resources", spec.name)
-        at = _MSGSPEC_PATH.search(message)
-        if at:
-            message = message[: at.start()]
-            for field, index in _MSGSPEC_STEP.findall(at["path"]):
-                path = (*path, field or int(index))
-        unknown = _MSGSPEC_FIELD.search(message)
-        if unknown:
-            path = (*path, unknown["field"])
-            known = [field.encode_name for field in msgspec.structs.fields(options)] if not at else []
-            message = _unknown(f"key for adapter {spec.adapter!r}", unknown["field"], known)
-        return ContractError.of([Problem(place=self._places.of(path), message=message)])
+            problems = [
+                Problem(place=self._places.of(("resources", spec.name, *path)), message=message)
+                for path, message in faults(spec.options, options, spec.adapter, error)
+            ]
+            raise ContractError.of(sorted(problems, key=_in_order)) from error
 
 
 def load_contract(path: Path, *, adapters: Collection[str] | None = None) -> Contract:
@@ -137,8 +161,7 @@ def parse_contract(text: str, file: str, *, adapters: Collection[str] | None = N
     reading = _Reading(places, adapters)
     contract = reading.contract(document, text)
     if contract is None or reading.problems:
-        ordered = sorted(reading.problems, key=lambda problem: (problem.place.line, problem.place.column))
-        raise ContractError.of(ordered)
+        raise ContractError.of(sorted(reading.problems, key=_in_order))
     return contract
 
 
@@ -190,10 +213,14 @@ class _Reading:
         if not isinstance(document, dict):
             self._wrong((), "a contract is a table with [contract] and [resources.NAME]")
             return None
-        self._known_keys((), document, ("contract", "resources"))
+        self._known_keys((), document, ("contract", "resources", "masks"))
         head = self._table((), document, "contract")
         name = self._name(head)
         build = self._build(head)
+        snapshots = self._manner(head, "snapshots", parse_policy, ON_DEMAND, FORMS)
+        retention = self._manner(head, "retention", parse_retention, KEEP_ALL, RETENTIONS)
+        determinism = self._manner(head, "determinism", _determinism, "record", "'off', 'record' or 'strict'")
+        masks = self._masks(document)
         entries = self._table((), document, "resources")
         if entries is not None and not entries:
             self._wrong(("resources",), "a contract names at least one resource")
@@ -203,9 +230,21 @@ class _Reading:
         specs = {key: spec for key, value in (entries or {}).items() if (spec := self._resource(key, value))}
         self._graph(specs, entries or {})
         self._alone(specs)
+        for key, masked in [one for one in masks.resources if one[1] not in (entries or {})]:
+            self._wrong(("masks", key, masked), unknown("resource", masked, entries or {}))
         if self.problems or name is None:
             return None
-        return Contract(name=name, text=text, build=build, resources=specs, places=self.places)
+        return Contract(
+            name=name,
+            text=text,
+            build=build,
+            resources=specs,
+            places=self.places,
+            snapshots=snapshots,
+            retention=retention,
+            determinism=determinism,
+            masks=masks,
+        )
 
     def _wrong(self, path: KeyPath, message: str) -> None:
         self.problems.append(Problem(place=self.places.of(path), message=message))
@@ -213,7 +252,7 @@ class _Reading:
     def _known_keys(self, path: KeyPath, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
         for key in table:
             if key not in known:
-                self._wrong((*path, key), _unknown("key", key, known))
+                self._wrong((*path, key), unknown("key", key, known))
 
     def _table(self, path: KeyPath, within: Mapping[str, Any], key: str) -> dict[str, Any] | None:
         value = within.get(key)
@@ -242,6 +281,23 @@ class _Reading:
         self._wrong(("contract", "build"), f"must be the name of a Python module, such as 'shop.build', not {build!r}")
         return None
 
+    def _masks(self, document: Mapping[str, Any]) -> Masks:
+        masks, problems = parse_masks(document.get("masks", {}))
+        for path, message in problems:
+            self._wrong(("masks", *path), message)
+        return masks
+
+    def _manner(
+        self, head: Mapping[str, Any] | None, key: str, parse: Callable[[object], T | None], standard: T, forms: str
+    ) -> T:
+        """One of the keys that say in a few words how something is done."""
+        if head is None or key not in head:
+            return standard
+        found = parse(head[key])
+        if found is None:
+            self._wrong(("contract", key), f"must be {forms}, not {head[key]!r}")
+        return found or standard
+
     def _resource(self, name: str, value: Any) -> ResourceSpec | None:
         path: KeyPath = ("resources", name)
         if (fault := _bad_name(name)) is not None:
@@ -255,7 +311,7 @@ class _Reading:
         elif not isinstance(adapter, str):
             self._wrong((*path, "adapter"), f"must be a string, not {adapter!r}")
         elif self.adapters is not None and adapter not in self.adapters:
-            self._wrong((*path, "adapter"), _unknown("adapter", adapter, sorted(self.adapters)))
+            self._wrong((*path, "adapter"), unknown("adapter", adapter, sorted(self.adapters)))
         durability = value.get("durability", DURABILITIES[0])
         if durability not in DURABILITIES:
             self._wrong((*path, "durability"), f"must be one of {', '.join(DURABILITIES)}, not {durability!r}")
@@ -293,9 +349,9 @@ class _Reading:
         for spec in specs.values():
             for index, needed in enumerate(spec.depends_on):
                 if needed not in entries:
-                    message = _unknown("resource", needed, entries)
+                    message = unknown("resource", needed, entries)
                     self._wrong(("resources", spec.name, "depends_on", index), message)
-        cycle = _cycle(specs)
+        cycle = find_cycle(specs)
         if cycle:
             path: KeyPath = ("resources", cycle[0], "depends_on")
             self._wrong(path, f"resources depend on each other in a circle: {' -> '.join(cycle)}")
@@ -316,18 +372,19 @@ class _Reading:
                 taken.append((spec, value))
 
 
+def _in_order(problem: Problem) -> tuple[int, int]:
+    return problem.place.line, problem.place.column
+
+
+def _determinism(mode: object) -> str | None:
+    return mode if isinstance(mode, str) and mode in DETERMINISMS else None
+
+
 def _bad_name(name: Any) -> str | None:
     if isinstance(name, str) and _NAME.fullmatch(name) and len(name) <= NAME_LENGTH_MAX:
         return None
     rule = "small letters, digits, '-' and '_', beginning with a letter"
     return f"{name!r} is no name: at most {NAME_LENGTH_MAX} {rule}"
-
-
-def _unknown(noun: str, name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    if near:
-        return f"unknown {noun} {name!r}; did you mean {near[0]!r}?"
-    return f"unknown {noun} {name!r}; there are: {', '.join(known)}" if known else f"unknown {noun} {name!r}"
 
 
 def _overlap(option: str, one: str, two: str) -> bool:
@@ -345,41 +402,6 @@ def _normal(path: str) -> PurePosixPath:
         else:
             parts.append(part)
     return PurePosixPath(*parts)
-
-
-def _cycle(specs: Mapping[str, ResourceSpec]) -> tuple[str, ...]:
-    """One circle of dependencies, its first name repeated at the end; empty where there is none."""
-    done: set[str] = set()
-    trail: list[str] = []
-
-    def visit(name: str) -> tuple[str, ...]:
-        if name in trail:
-            return (*trail[trail.index(name) :], name)
-        if name in done or name not in specs:
-            return ()
-        trail.append(name)
-        for needed in specs[name].depends_on:
-            if circle := visit(needed):
-                return circle
-        done.add(trail.pop())
-        return ()
-
-    return next((circle for name in specs if (circle := visit(name))), ())
-
-
-def _order(resources: Mapping[str, ResourceSpec]) -> tuple[str, ...]:
-    """Dependencies first; otherwise as in the file."""
-    placed: dict[str, None] = {}
-
-    def place(name: str) -> None:
-        if name not in placed:
-            for needed in resources[name].depends_on:
-                place(needed)
-            placed[name] = None
-
-    for name in resources:
-        place(name)
-    return tuple(placed)
 
 
 def _digest(name: str, build: str | None, resources: Mapping[str, ResourceSpec]) -> str:

@@ -35,20 +35,33 @@ class Entry:
 
     async def __aenter__(self) -> Lease:
         parent = self._parent()
+        remote = self._conductor.ledger.remote
+        if remote is not None and remote.away and (parent is None or self._kind == "action"):
+            await remote.reachable()  # what is done would stand nowhere
         context = self._context()
-        while context is not None and parent is None and context.gate.shut and await context.gate.held_back():
-            context = self._context()
+        if context is not None and parent is None and context.gate.shut:
+            context = await self._waited(context)
         if context is not None and parent is None and self._conductor.died(context):
             await self._conductor.recover(self._env, context)
             context = None
         if context is not None:
             return self._granted(context, parent)
+        await self._conductor.known(self._env)
         slot = self._conductor.seating.claim(self._env) if self._conductor.needs_slot(self._env) else nullcontext()
         async with slot:  # held so that it does not give way before the lease is granted
             while context is None:
                 await self._conductor.activate(self._env)
                 context = self._conductor.live(self._env).context
             return self._granted(context, parent)
+
+    async def _waited(self, context: Context | None) -> Context | None:
+        """What serves once the freeze is over, where it may be waited for, or once what is in doubt is settled."""
+        if context is not None and context.gate.ended and self._conductor.live(self._env).doubt:
+            await self._conductor.settle(self._env)
+            context = self._context()
+        while context is not None and context.gate.shut and await context.gate.held_back():
+            context = self._context()
+        return context
 
     def _context(self) -> Context | None:
         live = self._conductor.lives.get(self._env)

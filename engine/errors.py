@@ -52,6 +52,12 @@ class UnknownRef(StateforkError):
     code = "unknown_ref"
 
 
+class GenerationPruned(UnknownRef):
+    """A generation's content is not kept any more; what was done before it can be done again."""
+
+    code = "generation_pruned"
+
+
 class InvalidName(UnknownRef):
     """The text can't be an environment's name."""
 
@@ -68,6 +74,12 @@ class EnvironmentExists(StateforkError):
     """The name is taken, now or in history: names are never used twice in a journal."""
 
     code = "environment_exists"
+
+
+class EnvironmentElsewhere(StateforkError):
+    """The environment lives in another state directory of this journal. ``facts``: environment, place, where."""
+
+    code = "environment_elsewhere"
 
 
 class EnvironmentRetired(StateforkError):
@@ -180,8 +192,14 @@ class TornCut(TransitionAborted):
     code = "torn_cut"
 
 
+SETTLE_HINT = "Try again when the journal can be reached: every command on the environment asks first, recover too."
+
+
 class InDoubt(StateforkError):
-    """An append got no answer and could not be read back: the environment stays frozen until recovery settles it."""
+    """An append got no answer and could not be read back: the environment stays frozen until the journal can be asked.
+
+    Every later command on the environment asks first; so does opening the state directory again.
+    """
 
     code = "in_doubt"
 
@@ -190,7 +208,7 @@ class InDoubt(StateforkError):
         """The error for those who come to a frozen environment, and who wait there."""
         return cls(
             f"{env} is frozen: an append got no answer and could not be settled",
-            hint="Close the engine and open the state directory again: recovery settles it.",
+            hint=SETTLE_HINT,
             environment=env,
         )
 
@@ -232,6 +250,19 @@ class PartialFork(StateforkError):
         self.failed = dict(failed)
 
 
+class NotRecorded(StateforkError):
+    """A page that is made again asked a host outside of its world what it had not asked when it was recorded."""
+
+    code = "not_recorded"
+
+
+class Diverged(StateforkError):
+    """What was done again went otherwise than when it was recorded. ``result`` says where, and what was seen."""
+
+    code = "diverged"
+    result: Any = None  # the whole comparison, where an interface has it
+
+
 def _few(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_NAMES_TOLD])
     return shown if len(names) <= _NAMES_TOLD else f"{shown} and {len(names) - _NAMES_TOLD} others"
@@ -253,6 +284,12 @@ class RuntimeDied(ResourceFailed):
     """A shared process or a page ended under an operation."""
 
     code = "runtime_died"
+
+
+class ResourceUnreachable(StateforkError):
+    """A server that a resource needs does not answer, or lets nobody in as was told: nothing was begun."""
+
+    code = "resource_unreachable"
 
 
 class ActionFailed(StateforkError):

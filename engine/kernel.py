@@ -14,19 +14,27 @@ from types import MappingProxyType
 from typing import Any
 
 from statefork.engine.acting import Acting, ActResult, Check, EvaluationContext
-from statefork.engine.admission import Admitted, refuse
+from statefork.engine.admission import Admitted, record_input, refuse
+from statefork.engine.arriving import Intake
 from statefork.engine.attempts import Attempts
+from statefork.engine.beside import beside
 from statefork.engine.bulk import Bulk, BulkResult
-from statefork.engine.capsule import Capsule, Generation, World
-from statefork.engine.collect import GcReport, collect
+from statefork.engine.capsule import Capsule, Generation
+from statefork.engine.collect import GcReport
+from statefork.engine.conditions import Conditioning
 from statefork.engine.conductor import Conductor
 from statefork.engine.contract import Contract
+from statefork.engine.cut import Keep
 from statefork.engine.entry import Entry
 from statefork.engine.errors import NotReady
+from statefork.engine.fencing import fencing
 from statefork.engine.keeping import keeping
 from statefork.engine.keyed import Keys
 from statefork.engine.ledger import Ledger
 from statefork.engine.lifecycle import closing, opening
+from statefork.engine.making import Making, published
+from statefork.engine.outside import Outside
+from statefork.engine.policy import DRAIN
 from statefork.engine.ports import AdmissionRequest, Blobs, Clock, RequestLease, Resource
 from statefork.engine.provision import Bases
 from statefork.engine.recovery import RecoveryReport
@@ -34,19 +42,13 @@ from statefork.engine.refs import check_env_name
 from statefork.engine.settings import DrainPolicy, Settings, SystemClock
 from statefork.engine.slots import Slots
 from statefork.engine.staging import Context
-from statefork.journal.events import InputRecorded
+from statefork.engine.upkeep import Upkeep
+from statefork.engine.world import World
+from statefork.journal.errors import ClaimLost
 from statefork.journal.log import Journal
 from statefork.journal.values import Binding, Branch, Json, Moment, Observation
 
-__all__ = [
-    "ActResult",
-    "BulkResult",
-    "DrainPolicy",
-    "EvaluationContext",
-    "Kernel",
-    "Settings",
-    "open_kernel",
-]
+__all__ = ["ActResult", "BulkResult", "DrainPolicy", "EvaluationContext", "Kernel", "Settings", "open_kernel"]
 
 _SETTINGS = Settings()
 _CLOCK = SystemClock()
@@ -66,13 +68,17 @@ class Kernel:
         self.not_parked: tuple[str, ...] = ()  # once it is closed: whose tails the next opening has to give up
         self.environments: Mapping[str, Capsule] = MappingProxyType(self.world.environments)
         self.slots: Slots = conductor.seating.slots
+        self.conditioning: Conditioning = conductor.conditioning
         self._conductor = conductor
         self._ledger = conductor.ledger
         self._acting = Acting(conductor, attempts)
         self._bases = bases
         self._keys = Keys(self.world)
         self._bulk = Bulk(conductor, bases, self._keys)
+        self.intake = Intake(conductor, bases.manifest)
+        self.upkeep = Upkeep(conductor)
         self._blobs = blobs
+        self.outside = Outside(conductor.ledger, conductor.contract, blobs)
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
@@ -107,10 +113,14 @@ class Kernel:
         async with self._keys.command(key, "snapshot", env) as told:
             return told.whole or await self._conductor.snapshot(env, drain, note=told.note())
 
+    async def publish_changes(self, env: str) -> Moment:
+        """As ``snapshot``; where nothing was written since the last generation, it is that one."""
+        return await self._conductor.keep_up(env, DRAIN, only_changed=True)
+
     async def reset(self, env: str, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
         """Back to the origin's components, as a new generation in a new epoch. Raises as ``restore`` does."""
         async with self._keys.command(key, "reset", env) as told:
-            origin = self._conductor.usable(env).origin
+            origin = (await self._conductor.known(env)).origin
             return told.parts.get(1) or await self._conductor.switch(env, "reset", origin, drain, note=told.note(1))
 
     async def reset_each(
@@ -120,15 +130,20 @@ class Kernel:
         return await self._bulk.reset(envs, drain=drain, key=key)
 
     async def restore(
-        self, env: str, target: Moment, *, drain: DrainPolicy | None = None, key: str | None = None
+        self, env: str, target: Moment | Making, *, drain: DrainPolicy | None = None, key: str | None = None
     ) -> Moment:
         """The components of any published generation of this contract, as a new generation in a new epoch.
 
-        A parked environment stays parked. Raises UnknownRef, DrainTimeout, TransitionAborted, HeldByCaller.
+        One that is not published is made first. A parked environment stays parked. Raises UnknownRef, DrainTimeout,
+        TransitionAborted, HeldByCaller, and what making it raises.
         """
-        self._usable(target)
         async with self._keys.command(key, "restore", env, str(target)) as told:
-            return told.whole or await self._conductor.switch(env, "restore", target, drain, note=told.note())
+            if told.whole:
+                return told.whole
+            await self._conductor.known(env)  # before anything is made for it
+            async with published(target) as moment:
+                await self._known(moment)
+                return await self._conductor.switch(env, "restore", moment, drain, note=told.note())
 
     async def fork(
         self,
@@ -138,19 +153,41 @@ class Kernel:
         activate: bool = True,
         drain: DrainPolicy | None = None,
         key: str | None = None,
+        asked: str = "",
+        helps: str = "",
     ) -> list[BulkResult]:
         """Children that continue from a published generation, or from the present of an environment (its name).
 
         The present is one continuing snapshot for all children; the source serves again when it is published, before
         the first child is staged. Each child then succeeds or fails on its own; as many are bound as there are slots.
-        ``children``: their names, or how many. Raises what ``snapshot`` raises, UnknownRef, EnvironmentExists (a name
-        given twice), LimitReached.
+        ``children``: their names, or how many. ``helps``: what they are there for, where they are of use to the caller
+        alone, who retires them: where that is cut short, the next opening does. Raises what ``snapshot`` raises,
+        UnknownRef, EnvironmentExists (a name given twice), LimitReached.
         """
-        return await self._bulk.fork(source, children, activate=activate, drain=drain, key=key)
+        return await self._bulk.fork(
+            source, children, activate=activate, drain=drain, key=key, asked=asked, helps=helps
+        )
+
+    async def promise(self, env: str, kind: str) -> str:
+        """A name for a child of an environment that nobody bears, nor is promised until ``let_go``: ``env-kindN``."""
+        return await self._bulk.promise(env, kind)
+
+    def let_go(self, name: str) -> None:
+        """A name that was promised is borne now, or not wanted."""
+        self._bulk.let_go(name)
+
+    def led_to(self, key: str | None) -> Moment | None:
+        """What a command with this key has led to as a whole; None where it was not given, or is not done."""
+        known = self.world.answers.get(key) if key is not None else None
+        return known.parts.get(0) if known is not None else None
+
+    async def done(self, key: str, env: str) -> None:
+        """What a command with this key, of which parts are answered, was to lead to is there now."""
+        await self._conductor.done(key, env)
 
     async def clone(
         self,
-        source: Moment | str,
+        source: Moment | Making | str,
         env: str,
         *,
         activate: bool = True,
@@ -162,12 +199,12 @@ class Kernel:
         async with self._keys.command(key, "clone", str(source), env) as told:
             if told.whole:
                 return told.whole
-            moment = source if isinstance(source, Moment) else told.parts.get(1)
-            if moment is None:
-                moment = await self._conductor.snapshot(str(source), drain, note=told.note(1))
-            manifest = self._usable(moment).manifest
-            found = self._conductor.found
-            return await found(env, "clone", manifest, source=moment, activate=activate, note=told.note())
+            if isinstance(source, str):
+                source = told.parts.get(1) or await self._conductor.snapshot(source, drain, note=told.note(1, of=2))
+            async with published(source) as moment:
+                manifest = (await self._known(moment)).manifest
+                found = self._conductor.found
+                return await found(env, "clone", manifest, source=moment, activate=activate, note=told.note())
 
     async def park(self, env: str, reason: str = "", *, drain: DrainPolicy | None = None) -> None:
         """Seal the tail (published as a snapshot where it is dirty) and unbind: the environment costs only disk."""
@@ -182,6 +219,7 @@ class Kernel:
         async with self._keys.command(key, "retire", env) as told:
             if not told.whole:
                 await self._conductor.retire(env, drain, note=told.note())
+                self.upkeep.forget(env)
 
     def pinned(self, env: str) -> AbstractContextManager[None]:
         """Inside the body the environment does not give its slot to another. Raises UnknownEnvironment."""
@@ -192,8 +230,9 @@ class Kernel:
         """Give up the tail of an environment whose runtime died: its last published components serve again."""
         return await self._conductor.recover(env)
 
-    def _usable(self, moment: Moment) -> Generation:
-        generation = self.world.generation(moment)
+    async def _known(self, moment: Moment) -> Generation:
+        await self._ledger.look_up(moment.env)
+        generation = self.world.kept(moment)
         self._conductor.usable(moment.env)
         return generation
 
@@ -212,12 +251,15 @@ class Kernel:
 
         Raises InvalidAction (nothing was done), LeaseRevoked, RuntimeDied, and what ``lease`` raises.
         """
-        self._conductor.usable(env)
+        await self._conductor.known(env)
         self._acting.check(action)
         entry = Entry(self._conductor, env, f"action {action.get('type')}", "action")
         async with entry as lease:
             deadline_s = self.settings.act_timeout_s if timeout_s is None else timeout_s
-            return await self._acting.act(lease, entry.context, action, deadline_s)
+            result = await self._acting.act(lease, entry.context, action, deadline_s)
+        if result.outcome != "unknown":
+            await self.upkeep.after_action(env)
+        return result
 
     async def observe(self, env: str) -> Observation:
         """What the agent would see now, under a lease. Nothing is journaled. Raises ActionTimeout."""
@@ -231,6 +273,7 @@ class Kernel:
         entry = Entry(self._conductor, env, "opaque action", "action")
         async with entry as lease, self._acting.raw(lease, entry.context) as native:
             yield native
+        await self.upkeep.after_action(env)
 
     async def evaluate(self, env: str, name: str, check: Check) -> float:
         """Judge the present under one root lease: everything that ``check`` reads is of one generation."""
@@ -252,23 +295,8 @@ class Kernel:
         self, lease: RequestLease, *, method: str, url: str, headers: Mapping[str, str], body: bytes, status: int
     ) -> None:
         """See :class:`statefork.engine.ports.Admission`."""
-        env = lease.identity.env
-        self._ledger.ride(
-            env,
-            InputRecorded(
-                at=self._ledger.clock.now(),
-                env=env,
-                generation=lease.generation,
-                epoch=lease.identity.epoch,
-                lease=lease.id,
-                after_action=self.world.capsule(env).actions,
-                method=method,
-                url=url,
-                headers=dict(headers),
-                body=self._blobs.put(body) if body else "",
-                status=status,
-            ),
-        )
+        digest = self._blobs.put(body) if body else ""
+        record_input(self._ledger, lease, method=method, url=url, headers=headers, body=digest, status=status)
 
     def hurry(self) -> None:
         """Give up what closing waits for, now or later: what is not parked by then is recovered at the next opening."""
@@ -279,7 +307,23 @@ class Kernel:
         """Return when somebody has called ``hurry``."""
         await self._conductor.hurried.wait()
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    async def fenced(self) -> ClaimLost:
+        """Return when another engine has taken over: nothing is served any more, and this one is to be closed."""
+        await self._conductor.taken_over.wait()
+        assert self._conductor.fenced is not None
+        return self._conductor.fenced
+
+    async def find(self, env: str) -> Capsule:
+        """The environment; the journal is asked whose a name is that is none of ours.
+
+        Raises UnknownEnvironment, and EnvironmentElsewhere where it lives in another state directory.
+        """
+        await self._ledger.look_up(env)
+        return self.world.capsule(env)
+
+    def in_doubt(self, env: str) -> bool:
+        """Whether the environment is frozen because an append got no answer; its next command asks again."""
+        return bool(self._conductor.live(env).doubt)
 
     def histories(self) -> Mapping[str, Capsule]:
         """Every environment whose history can be read: the retired ones too."""
@@ -304,9 +348,7 @@ class Kernel:
 
     async def collect(self) -> GcReport:
         """Remove what no environment reaches. Waits until no transition runs, and holds new ones back meanwhile."""
-        conductor = self._conductor
-        async with conductor.sharing.alone():
-            return await collect(self._ledger, self.contract, self.resources, conductor.handles())
+        return await self.upkeep.collect()
 
 
 @asynccontextmanager
@@ -319,19 +361,31 @@ async def open_kernel(
     settings: Settings = _SETTINGS,
     clock: Clock = _CLOCK,
     pid: int | None = None,
+    keep: Keep | None = None,
+    place: str = "",
+    where: str = "",
 ) -> AsyncIterator[Kernel]:
     """Fold the journal, start the resources, settle what a crash left, and serve until the body ends.
 
     Closing parks every environment and stops the resources, also after an exception or a cancellation. ``pid`` is what
-    the journal says of this process: its own number, unless two runs are to write the very same journal. Raises
-    ContractError where ``resources`` are not the contract's, JournalCorrupt, and what starting a resource raises.
+    the journal says of this process: its own number, unless two runs are to write the very same journal. ``keep`` is
+    awaited before what was sealed is published; what it raises aborts the transition. ``place`` is the name of the
+    state directory where several share the journal: only what it has is served, recovered and collected, and the
+    resources' handles bear its name; ``where`` tells people where it is. Raises ContractError where ``resources`` are
+    not the contract's, JournalCorrupt, and what starting a resource raises.
     """
-    ledger = await Ledger.load(journal, clock, settle_s=settings.settle_s)
+    ledger = await Ledger.load(journal, clock, settle_s=settings.settle_s, place=place)
     conductor = Conductor(ledger, contract, resources, settings)
+    conductor.keep = keep
     number = os.getpid() if pid is None else pid
     attempts = Attempts(settings.act_join_s)
     try:
-        async with opening(conductor, pid=number, release=version("statefork")) as (run, report), keeping(conductor):
+        async with (
+            opening(conductor, pid=number, release=version("statefork"), where=where) as (run, report),
+            keeping(conductor),
+            fencing(conductor),
+            beside(conductor.pruning.run),
+        ):
             kernel = Kernel(conductor, attempts, Bases(conductor), blobs, report)
             try:
                 yield kernel

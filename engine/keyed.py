@@ -12,10 +12,10 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from statefork.engine.capsule import World
 from statefork.engine.commands import Answer
 from statefork.engine.errors import InvalidKey, KeyReused, LimitReached
 from statefork.engine.locks import KeyedLocks
+from statefork.engine.world import World
 from statefork.journal.values import Moment, Value
 
 KEY_CHARS_MAX = 200
@@ -28,10 +28,11 @@ class Note(Value, frozen=True, kw_only=True):
     key: str
     request: str
     part: int = 0
+    of: int = 0
 
     def answer(self, env: str, at: float) -> Answer:
         """The command that keeps it: the environment's generation is the answer."""
-        return Answer(env=env, at=at, key=self.key, request=self.request, part=self.part)
+        return Answer(env=env, at=at, key=self.key, request=self.request, part=self.part, of=self.of)
 
 
 class Told:
@@ -53,9 +54,9 @@ class Told:
         """The answer of a command that has one."""
         return self.parts.get(0)
 
-    def note(self, part: int = 0) -> Note | None:
-        """The note of one part; None without a key."""
-        return Note(key=self._key, request=self._request, part=part) if self._key is not None else None
+    def note(self, part: int = 0, *, of: int = 0) -> Note | None:
+        """The note of one part; None without a key. ``of``: how many parts there are, which are made of this one."""
+        return Note(key=self._key, request=self._request, part=part, of=of) if self._key is not None else None
 
 
 class Keys:

@@ -22,6 +22,7 @@ from typing import Literal
 import anyio
 
 from statefork.engine.errors import EnvironmentFrozen, LeaseRevoked, LimitReached, RuntimeDied, StaleGeneration
+from statefork.engine.prevailing import Prevailing
 from statefork.engine.scopes import Scope, scope_maker
 from statefork.journal.errors import StateforkError
 from statefork.journal.values import Held, Identity
@@ -58,6 +59,7 @@ class Lease:
 
     __slots__ = (
         "_token",
+        "conditions",
         "count",
         "entered",
         "fault",
@@ -84,6 +86,7 @@ class Lease:
         self.entered = False
         self.running = False
         self.revoked = ""  # why, once it was
+        self.conditions = ""  # under what chance and time a request of it is answered, as its server is told
         self.fault = ""  # how a runtime failed under it, or under something that it caused
         self.on_fence: Callable[[], None] | None = None
         self.scope = gate.new_scope()
@@ -223,6 +226,7 @@ class Gate:
         self.live: dict[int, Lease] = {}  # every live lease by id, in order of entry
         self.admissions = 0
         self.held: list[Held] = []
+        self.prevailing: Prevailing | None = None
         self.carried: dict[object, str] = {}  # connections at rest between messages, by name
         self.next_id: Callable[[], int] = ids.__next__
         self.new_scope: Callable[[], Scope] = scope_maker()
@@ -260,6 +264,8 @@ class Gate:
         if len(self.live) >= self._leases_max:
             raise self._too_many("leases_max", self._leases_max, "leases are live on")
         lease.id = self.next_id()
+        if self.prevailing is not None:
+            lease.conditions = self.prevailing.told(self.now())
         if lease.parent is None:
             self.trees[lease.id] = lease
         lease.tree.count += 1
@@ -334,6 +340,10 @@ class Gate:
         self.shut = self.shut or "this activation has ended"
         self.ended = True
         self._wake()
+
+    def renew(self, why: str) -> None:
+        """Undo ``end``: still shut, until it is opened."""
+        self.shut, self.ended, self._over = self.shut or why, False, None
 
     def _wake(self) -> None:
         if self._moved is not None:

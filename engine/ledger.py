@@ -1,8 +1,10 @@
 """The engine's account: the fold of the journal, and the only way to add to it.
 
 Commands become events against the fold as it is under the stream's lock, and are appended with an exact expectation, so
-that a second writer is noticed and never overwritten. After an append whose reply was lost the ledger reads back what
-the journal holds and settles (I5): the caller learns whether the events happened, or is left frozen.
+that a second writer is noticed and never overwritten. Where several engines share the journal, each folds what its own
+place has, and of the others the names; a name that two want to give is the one's whose append comes first. After an
+append whose reply was lost the ledger reads back what the journal holds and settles (I5): the caller learns whether the
+events happened, or is left frozen.
 """
 
 from __future__ import annotations
@@ -12,20 +14,31 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
-from statefork.engine.capsule import Capsule, World, evolve
+from statefork.engine.capsule import Capsule, evolve
 from statefork.engine.checkpoint import fold, save
-from statefork.engine.commands import Command
-from statefork.engine.errors import InDoubt
+from statefork.engine.commands import Command, Found
+from statefork.engine.decisions import decide
+from statefork.engine.errors import SETTLE_HINT, InDoubt
 from statefork.engine.locks import KeyedLocks
 from statefork.engine.ports import Clock
 from statefork.engine.stillness import Stillness
-from statefork.engine.transitions import decide
-from statefork.journal.errors import ExpectationFailed, JournalError, JournalUnavailable
-from statefork.journal.events import ENGINE_STREAM, ActionBegun, Event, activity_stream, control_stream
-from statefork.journal.log import ANY, Append, Journal, exactly
+from statefork.engine.world import World
+from statefork.journal.errors import ClaimLost, ExpectationFailed, JournalError, JournalUnavailable
+from statefork.journal.events import Event, activity_stream, control_stream, engine_stream
+from statefork.journal.log import ANY, Append, Journal, Remote, exactly
 
 _BACKOFF_S = (0.0, 0.01, 0.05, 0.2, 1.0)
+
+
+class _Unanswered:
+    """Appends that may have been kept, behind a position."""
+
+    def __init__(self, appends: Sequence[Append], after: int) -> None:
+        self.appends = appends
+        self.after = after
+        self.settled = False
 
 
 class Ledger:
@@ -33,6 +46,7 @@ class Ledger:
 
     def __init__(self, journal: Journal, world: World, clock: Clock, *, settle_s: float) -> None:
         self.journal = journal
+        self.remote = journal if isinstance(journal, Remote) else None
         self.world = world
         self.clock = clock
         self._settle_s = settle_s
@@ -40,15 +54,26 @@ class Ledger:
         self._known = 0  # the highest position that an append was answered with
         self._still = Stillness()
         self._saving = anyio.Lock()  # one checkpoint at a time
+        self._asked: dict[str, _Unanswered] = {}  # by stream: what nobody knows the fate of
 
     @classmethod
-    async def load(cls, journal: Journal, clock: Clock, *, settle_s: float) -> Ledger:
+    async def load(cls, journal: Journal, clock: Clock, *, settle_s: float, place: str = "") -> Ledger:
         """Fold the journal, from its checkpoint if it has one that fits. Raises JournalCorrupt, IllegalTransition."""
-        folded = await fold(journal)
+        folded = await fold(journal, place=place)
         ledger = cls(journal, folded.world, clock, settle_s=settle_s)
         ledger._known = folded.position
         ledger._still.events = folded.position - folded.begun
         return ledger
+
+    @property
+    def place(self) -> str:
+        """The engine's state directory, by its name in a shared journal; empty in one of its own."""
+        return self.world.place or ""
+
+    @property
+    def owner(self) -> str:
+        """What every handle of this engine bears: its place where it shares the journal, else the journal's id."""
+        return self.place or self.journal.id
 
     @property
     def uncovered(self) -> int:
@@ -90,29 +115,106 @@ class Ledger:
         async with self._locked(sorted({command.env for command in commands})):
             with anyio.CancelScope(shield=True):
                 async with self._still.moving():
-                    appends = self._decide(commands)
-                    await self._append(appends, may_ride=may_ride)
+                    for command in commands:
+                        await self._answered(control_stream(command.env))
+                    appends = await self._decided_and_kept(commands, may_ride=may_ride)
                     for append in appends:
                         self._fold(*append.events)
+
+    async def settle(self, env: str) -> bool:
+        """Ask what became of an environment's append that is in doubt, and fold it where it was kept: then True.
+
+        Raises JournalUnavailable, ClaimLost where the journal can't say it yet, ExpectationFailed.
+        """
+        kept = False
+        async with self._locked([env]):
+            with anyio.CancelScope(shield=True):
+                kept = await self._answered(control_stream(env))
+        return kept
+
+    async def _answered(self, stream: str) -> bool:
+        asked = self._asked.get(stream)
+        if asked is None:
+            return False
+        if self.remote is not None:
+            await self.remote.reachable()
+        kept = await self._read_back(asked.appends, asked.after)
+        if not asked.settled:
+            asked.settled = True  # it may be the doubt of two environments, who both ask
+            for append in asked.appends if kept else ():
+                self._fold(*append.events)
+        for append in asked.appends:
+            self._asked.pop(append.stream, None)
+        return kept
+
+    async def look_up(self, env: str) -> bool:
+        """Learn whether another place has a name that no environment here has; True: the journal told something new.
+
+        Raises JournalUnavailable, and ExpectationFailed where this place has such an environment after all.
+        """
+        world, stream = self.world, control_stream(env)
+        if not world.place or env in world.environments:
+            return False
+        if await self._version(stream) == world.versions.get(env, 0):
+            return False
+        if not world.learn(env, [recorded.event async for recorded in self.journal.read(stream=stream)]):
+            self._still.give_up()
+            raise _second_writer(stream)
+        place = world.elsewhere.names.get(env)
+        if place and place not in world.elsewhere.places:
+            async for recorded in self.journal.read(stream=engine_stream(place), limit=1):
+                world.apply(recorded.event, recorded)
+        return True
+
+    async def _version(self, stream: str) -> int:
+        try:
+            return await self.journal.stream_version(stream)
+        except JournalUnavailable:
+            if self.remote is None:
+                raise
+            await self.remote.reachable()  # waits as an append does
+            return await self.journal.stream_version(stream)
+
+    async def _decided_and_kept(self, commands: Sequence[Command], *, may_ride: bool) -> list[Append]:
+        while True:
+            appends = self._decide(commands)
+            try:
+                await self._append(appends, may_ride=may_ride)
+            except ExpectationFailed:
+                founding = [command for command in commands if isinstance(command, Found)]
+                if not any([await self.look_up(command.env) for command in founding]):
+                    self._still.give_up()
+                    raise
+                # another engine was quicker to use the name: it has it, or gave it up, and then it is begun anew
+                commands = [
+                    replace(command, transition=self.name(command.env)) if isinstance(command, Found) else command
+                    for command in commands
+                ]
+            else:
+                return appends
 
     async def _append(self, appends: Sequence[Append], *, may_ride: bool) -> None:
         before = self._known
         try:
             self._known = max(await self.journal.append(*appends), self._known)
+        except ClaimLost:  # others fold this place from now on
+            self._still.give_up()
+            raise
         except (JournalUnavailable, OSError) as error:
             try:
                 kept = await self._kept(appends, before, error)
-            except JournalError:  # the journal may hold what is not folded
+            except ExpectationFailed:
+                raise
+            except (JournalError, InDoubt):  # the journal may hold what is not folded
                 self._still.give_up()
+                asked = _Unanswered(appends, before)
+                self._asked |= dict.fromkeys((append.stream for append in appends), asked)
                 raise
             if not kept:
                 if not may_ride:
                     raise
                 for append in appends:
                     self.journal.ride(append.stream, *append.events)
-        except ExpectationFailed:
-            self._still.give_up()
-            raise
 
     def _fold(self, *events: Event) -> None:
         self._still.count(len(events))
@@ -125,6 +227,8 @@ class Ledger:
         for command in commands:
             env = command.env
             capsule = from_here.get(env, self.world.environments.get(env))
+            if capsule is None and isinstance(command, Found):
+                self.world.elsewhere.check_free(env)
             decided = decide(capsule, command)
             events.setdefault(env, []).extend(decided)
             from_here[env] = _after(capsule, decided)
@@ -155,53 +259,73 @@ class Ledger:
                 if anyio.current_time() >= give_up:
                     raise InDoubt(
                         "an append got no answer and the journal can't be read back",
-                        hint="Close the engine and open the state directory again: recovery settles it.",
+                        hint=SETTLE_HINT,
                         streams=" ".join(append.stream for append in appends),
                         reason=str(unreadable),
                     ) from error
 
     async def _read_back(self, appends: Sequence[Append], after: int) -> bool:
         """``after``: a position that was known before the append, so that it can only stand behind it."""
-        found = [
-            [
-                _text(recorded.event)
-                async for recorded in self.journal.read(after=after, stream=append.stream)
-                if recorded.version > append.expected.version
-            ]
-            for append in appends
-        ]
+        found = [await self._behind(append, after) for append in appends]
         if not any(found):
             return False
         if found == [[_text(event) for event in append.events] for append in appends]:
             return True
-        raise ExpectationFailed(
-            "another writer added to this journal",
-            hint="Close the engine: two of them must not share a state directory.",
-            streams=" ".join(append.stream for append in appends),
-        )
+        raise _second_writer(" ".join(append.stream for append in appends))
+
+    async def _behind(self, append: Append, after: int) -> list[bytes]:
+        """What stands where the append would; in a stream into which others write beside it, only its own events."""
+        found = [one async for one in self.journal.read(after=after, stream=append.stream)]
+        if append.expected is ANY:
+            wanted = {_text(event) for event in append.events}
+            return [text for one in found if (text := _text(one.event)) in wanted]
+        return [_text(one.event) for one in found if one.version > append.expected.version]
+
+    async def tell(self, env: str, events: Sequence[Event]) -> None:
+        """Journal an environment's activity durably, in one piece, and fold it. Raises JournalUnavailable."""
+        with anyio.CancelScope(shield=True):
+            async with self._still.moving():
+                try:
+                    await self.journal.append(Append(stream=activity_stream(env), events=tuple(events), expected=ANY))
+                except JournalError:  # perhaps only the reply was lost
+                    self._still.give_up()
+                    raise
+                self._fold(*events)
 
     def ride(self, env: str, event: Event) -> None:
         """Journal an activity event without waiting, and fold it."""
         self.journal.ride(activity_stream(env), event)
         self._still.count(1)
-        if isinstance(event, ActionBegun):
-            self.world.apply(event)
+        self.world.apply(event)
 
     def ride_engine(self, event: Event) -> None:
         """Journal an event of the engine as a whole without waiting, and fold it."""
-        self.journal.ride(ENGINE_STREAM, event)
+        self.journal.ride(engine_stream(self.place), event)
         self._fold(event)
 
     async def append_engine(self, *events: Event) -> None:
-        """The same, durably."""
+        """The same, durably. Raises JournalUnavailable (nothing happened), InDoubt (nobody knows yet)."""
+        append = Append(stream=engine_stream(self.place), events=events, expected=ANY)
         with anyio.CancelScope(shield=True):
             async with self._still.moving():
-                try:
-                    await self.journal.append(Append(stream=ENGINE_STREAM, events=events, expected=ANY))
-                except JournalError:  # perhaps only the reply was lost
-                    self._still.give_up()
-                    raise
+                await self._answered(append.stream)
+                await self._append((append,), may_ride=False)
                 self._fold(*events)
+
+    async def settle_engine(self) -> None:
+        """Ask what became of an event of the engine that is in doubt. Raises JournalUnavailable while nobody knows."""
+        if engine_stream(self.place) in self._asked:
+            with anyio.CancelScope(shield=True):
+                async with self._still.moving():
+                    await self._answered(engine_stream(self.place))
+
+
+def _second_writer(streams: str) -> ExpectationFailed:
+    return ExpectationFailed(
+        "another writer added to this journal",
+        hint="Close the engine: two of them must not share a state directory.",
+        streams=streams,
+    )
 
 
 def _text(event: Event) -> bytes:

@@ -21,7 +21,9 @@ _logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def opening(conductor: Conductor, *, pid: int, release: str) -> AsyncIterator[tuple[str, RecoveryReport]]:
+async def opening(
+    conductor: Conductor, *, pid: int, release: str, where: str
+) -> AsyncIterator[tuple[str, RecoveryReport]]:
     """Announce the run, start the resources, recover and collect; stop the resources at the end."""
     ledger, contract, resources = conductor.ledger, conductor.contract, conductor.resources
     if resources.keys() != contract.resources.keys():
@@ -29,7 +31,7 @@ async def opening(conductor: Conductor, *, pid: int, release: str) -> AsyncItera
             "the resources are not those of the contract", key=" ".join(sorted(resources.keys() ^ contract.resources))
         )
     run = f"run-{ledger.world.runs + 1}"
-    started = EngineStarted(at=ledger.clock.now(), run=run, pid=pid, statefork=release)
+    started = EngineStarted(at=ledger.clock.now(), run=run, pid=pid, statefork=release, where=where)
     await ledger.append_engine(started)
     if contract.digest not in ledger.world.contracts:
         registered = ContractRegistered(
@@ -55,6 +57,7 @@ async def opening(conductor: Conductor, *, pid: int, release: str) -> AsyncItera
             lost=report.lost,
             orphan_kinds=report.orphan_kinds,
             elapsed_ms=elapsed_ms,
+            retired=tuple(one.env for one in report.released),
         )
         await ledger.append_engine(finished)
         yield run, report
@@ -96,7 +99,7 @@ async def closing(conductor: Conductor, run: str) -> tuple[str, ...]:
     async def park_bound() -> None:
         async with anyio.create_task_group() as tasks:
             for env, live in list(conductor.lives.items()):
-                if live.context is not None and not live.doubt and env not in tried:
+                if live.context is not None and env not in tried:  # what is in doubt is settled first
                     tried.add(env)
                     tasks.start_soon(park, env)
 
@@ -111,6 +114,7 @@ async def closing(conductor: Conductor, run: str) -> tuple[str, ...]:
             async with conductor.sharing.alone():
                 pass  # what was under way has ended
             await park_bound()
+            await conductor.pruning.tidy()
         for live in conductor.lives.values():  # what is not parked serves no more, and nobody waits for a thaw
             if live.context is not None and not live.doubt:
                 live.context.gate.end(EngineClosed.of)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 import anyio
 
-from statefork.engine.capsule import Phase, World
+from statefork.engine.capsule import Phase
 from statefork.engine.commands import Begin
 from statefork.engine.drain import Drain
 from statefork.engine.staging import Context, Staging
+from statefork.engine.world import World
 from statefork.journal.values import Sealed
 
 
@@ -25,7 +26,15 @@ class Live:
         self.context: Context | None = None  # what serves
         self.staged: Context | None = None  # what is being staged beside it
         self.activation = 0  # the last number given to a context, published or not: tickets never fit twice
-        self.doubt = False  # an append is in doubt: frozen until the state directory is reopened
+        self.doubt: Doubt | None = None  # an append is in doubt: frozen until the journal says what became of it
+
+
+class Doubt:
+    """What was under way when the journal gave no answer: given back, or finished, once it does."""
+
+    def __init__(self, run: Run | None = None, staging: Staging | None = None) -> None:
+        self.run = run
+        self.staging = staging
 
 
 class Lives(dict[str, Live]):

@@ -21,7 +21,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from statefork.journal.values import Binding, Branch, Handle, Identity, Json, Observation, Sealed
+from statefork.engine.masks import Selector
+from statefork.journal.values import Binding, Branch, Conditions, Handle, Identity, Json, Observation, Sealed
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     before: Json = None
     after: Json = None
+    group: str = ""  # what people count it under: a table, cookies; empty where all are of one sort
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +58,11 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """The bindings of the resources that one depends on, by resource name."""
+    """The resources that one depends on, by name: their bindings, and the versions that their branches continue."""
 
     bindings: Mapping[str, Binding] = {}
+    versions: Mapping[str, Sealed] = {}
+    conditions: Conditions | None = None  # for a Conditioned resource: what holds once it is bound
 
 
 @runtime_checkable
@@ -165,11 +169,43 @@ class Drainable(Protocol):
 
 
 @runtime_checkable
+class Foresighted(Protocol):
+    """A resource that can begin to make a branch before anybody asks for it."""
+
+    def expect_fork(self, branch: Branch) -> None:
+        """A branch of what is sealed of this one next, which is quiesced, will be wanted as soon as it is published.
+
+        Returns at once; what nobody takes then goes by itself.
+        """
+        ...
+
+
+@runtime_checkable
 class Keeper(Protocol):
     """A resource that keeps something of an environment while it is parked (the port of its base URL)."""
 
     async def forget(self, env: str) -> None:
         """The environment has ended, or was never published: let go of what was kept for it. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Portable(Protocol):
+    """A resource whose versions can be carried to another journal, on another machine, in files."""
+
+    async def pack(self, sealed: Sealed, directory: Path) -> None:
+        """Write a version into an empty directory: plain files with plain names (letters, digits, ``.``, ``-``, ``_``).
+
+        Nothing in them is of this journal or machine, and no password is. Raises ResourceFailed, naming what can't be
+        carried.
+        """
+        ...
+
+    async def unpack(self, directory: Path) -> Sealed:
+        """Make a new version of what ``pack`` wrote elsewhere, which is not to be trusted; the directory stays.
+
+        Raises ResourceFailed where it is not what ``pack`` writes; nothing is left behind then.
+        """
         ...
 
 
@@ -232,6 +268,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     upstream_host: str
     upstream_port: int
     ticket_key: bytes = b""  # the server's secret: the gateway signs, the server verifies; empty = no ticket
+    outside: str = ""  # http or https: a host outside of the world (see engine.outside)
 
 
 class Listener(Protocol):
@@ -241,6 +278,7 @@ class Listener(Protocol):
     port: int
     identity: Identity | None  # of a proxy door; a site door belongs to the environment, whatever its epoch
     base_url: str  # "http://HOST:PORT", without a slash at the end
+    conditions: str  # if any: under which requests are answered, instead of their leases' own
 
     async def end(self, identity: Identity) -> None:
         """Close the connections that still carry this identity (an open WebSocket, an event stream), and join them."""
@@ -272,7 +310,6 @@ class Blobs(Protocol):
 
     def get(self, digest: str) -> bytes:
         """The bytes; raises BlobMissing."""
-        ...
 
 
 class Clock(Protocol):
@@ -280,21 +317,22 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Unix seconds, UTC: what events bear."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds since some fixed moment: what durations are measured by."""
-        ...
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
     """What an adapter gets besides its contract entry."""
 
     state: Path  # the state directory, absolute
-    journal: str  # the journal's id, to be borne by every handle
+    journal: str  # the journal's id, or the place's where several share it: to be borne by every handle
     blobs: Any  # Blobs
     gateway: Any = None  # Gateway; None where no adapter of the contract needs one
     base_dir: Path  # what relative ``base`` paths of the contract are relative to
+    durability: str = "authoritative"  # what the contract says of this entry
+    determinism: str = "off"  # off | record | strict: what the contract says of chance and time
+    selectors: tuple[Selector, ...] = ()  # which elements of pages the contract's masks take out
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -330,6 +368,10 @@ class RequestLease(Protocol):
     def root(self) -> bool:
         """Whether no action and no transition caused it: if it mutates, it is an input of the trajectory."""
         ...
+
+    @property
+    def conditions(self) -> str:
+        """Under what chance and time it is to be answered, as a server is told (see tickets); empty: under the real."""
 
     def spoil(self, reason: str) -> None:
         """The server failed under the request: the answer is the gateway's own, and whoever caused it is told so."""

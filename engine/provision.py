@@ -36,10 +36,13 @@ class Bases:
             await each(conductor.contract, provision, doing="provisioning")
         except ComponentFailed as failed:
             raise ResourceFailed(
-                f"the base of {failed.component} can't be made: {failed.cause}",
+                f"the base of {failed.component} can't be made: {failed.said}",
+                hint=failed.hint,
                 component=failed.component,
                 reason=str(failed.cause),
             ) from failed.cause
+        if conductor.keep is not None:
+            await conductor.keep()
         specs = conductor.contract.resources
         manifest = {
             name: Component(sealed=sealed[name], durability=specs[name].durability, depends_on=specs[name].depends_on)

@@ -3,7 +3,8 @@
 Nothing of a crashed engine is alive: its contexts died with it or are orphans. So a transition that was begun and not
 published is aborted; an environment that was being founded never existed; and one that was serving gets a new
 generation with the components of its last one, in a new epoch, whose event names the actions that are gone. It stays
-parked until it is used. Recovery writes only what ``decide`` allows, so that running it twice changes nothing more.
+parked until it is used. One that was of use to a command alone, which ended with the engine, is retired. Recovery
+writes only what ``decide`` allows, so that running it twice changes nothing more.
 """
 
 from __future__ import annotations
@@ -53,12 +54,23 @@ class Recovered(Value, frozen=True, kw_only=True):
         return f"{self.moment} was recovered from {self.source}: {lost}"
 
 
+class Released(Value, frozen=True, kw_only=True):
+    """An environment that was of use to one command alone, which ended with its engine: it is retired."""
+
+    env: str
+    helped: str
+
+    def __str__(self) -> str:
+        return f"{self.env} was there for {self.helped}, and what wanted that is gone: it is retired"
+
+
 class RecoveryReport(Value, frozen=True, kw_only=True):
     """What opening found and did. ``str`` of its parts, and ``lines``, say it to people."""
 
     transitions: tuple[Settled, ...] = ()
     environments: tuple[Recovered, ...] = ()
     unfounded: tuple[str, ...] = ()  # environments that were named and never begun: they are retired
+    released: tuple[Released, ...] = ()
     collection: GcReport = GcReport()
     elapsed_ms: float = 0.0
 
@@ -90,7 +102,8 @@ class RecoveryReport(Value, frozen=True, kw_only=True):
     @property
     def clean(self) -> bool:
         """Whether there was nothing to do: the engine before had closed in good order."""
-        return not (self.transitions or self.environments or self.unfounded or self.orphans or self.collection.failed)
+        settled = self.transitions or self.environments or self.unfounded or self.released
+        return not (settled or self.orphans or self.collection.failed)
 
     def lines(self) -> Iterator[str]:
         """What was found and done, a sentence each."""
@@ -102,6 +115,7 @@ class RecoveryReport(Value, frozen=True, kw_only=True):
         yield from map(str, self.environments)
         for env in self.unfounded:
             yield f"{env} was only named, and is retired"
+        yield from map(str, self.released)
         removed = self.collection.collected
         for orphan in removed[:NAMED_MAX]:
             yield f"removed {orphan.kind} {orphan.name} of {orphan.resource}, which nothing reached"
@@ -117,6 +131,7 @@ async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
     transitions: list[Settled] = []
     environments: list[Recovered] = []
     unfounded: list[str] = []
+    released: list[Released] = []
     limiter = anyio.CapacityLimiter(parallel_max)
 
     async def one(capsule: Capsule, commands: list[Command]) -> None:
@@ -136,6 +151,8 @@ async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
                     transitions.append(_found(capsule, capsule.transition))
                 elif capsule.phase is Phase.NEW:
                     unfounded.append(env)
+                if capsule.helps and capsule.generations:
+                    released.append(Released(env=env, helped=capsule.helps))
                 if commands:
                     tasks.start_soon(one, capsule, commands)
     except BaseExceptionGroup as group:
@@ -144,6 +161,7 @@ async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
         transitions=tuple(transitions),
         environments=tuple(sorted(environments, key=lambda one: one.moment.env)),
         unfounded=tuple(unfounded),
+        released=tuple(released),
     )
 
 
@@ -162,7 +180,7 @@ def _settle(ledger: Ledger, capsule: Capsule) -> list[Command]:
     commands: list[Command] = []
     if capsule.transition is not None:
         commands.append(Abort(env=env, at=at, code="crashed", reason="the engine ended while it was under way"))
-    if capsule.phase is Phase.NEW:
+    if capsule.phase is Phase.NEW or (capsule.helps and capsule.generations):
         commands.append(Retire(env=env, at=at))
     elif capsule.bound or capsule.phase is Phase.RECOVERING:
         commands.append(Recover(env=env, at=at, transition=ledger.name(env)))

@@ -43,7 +43,7 @@ _LOG_TAIL_BYTES = 8192
 
 # A grandchild waits for the pipe's end and then kills its process group, which is the runtime's; the runtime itself
 # takes the shell's place. PR_SET_PDEATHSIG would not do: it fires when the forking *thread* ends, and spares children.
-_TETHER = '( ( read _ ; kill -KILL 0 ) < "/proc/self/fd/$0" > /dev/null 2>&1 & ) ; exec "$@"'
+TETHER = '( ( read _ ; kill -KILL 0 ) < "/proc/self/fd/$0" > /dev/null 2>&1 & ) ; exec "$@"'
 
 E = TypeVar("E", bound=ResourceFailed)
 Probe = Callable[["Runtime"], Awaitable[None]]
@@ -144,7 +144,7 @@ class Runtime:
         try:
             with self.log.open("ab") as log:
                 process = await anyio.open_process(
-                    ["/bin/sh", "-c", _TETHER, str(tether), *self.plan.command],
+                    ["/bin/sh", "-c", TETHER, str(tether), *self.plan.command],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -6,21 +6,23 @@ nothing depends; whatever fails or is cancelled, everything that was staged is d
 
 A restored browser reloads its pages, and the application may answer by writing (view counters, sessions). So that a
 restored generation equals the sealed one, stores whose write mark moved while the context was staged are branched
-afresh, and what depends on them directly is bound again. A store is an authoritative resource that depends on nothing:
+afresh, and what depends on them directly is bound again. A server may keep sessions that only read, and for which no
+store can tell yet that they wrote nothing: before a store counts as written, what depends on it lets go of its
+sessions, and the mark is read once more. A store is an authoritative resource that depends on nothing:
 what depends on others acts on them, and looks after its own content while it is bound.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
 import anyio
 
 from statefork.engine.contract import Contract
-from statefork.engine.errors import ResourceFailed, StateforkError, TransitionAborted
+from statefork.engine.errors import ResourceBusy, ResourceFailed, StateforkError, TransitionAborted
 from statefork.engine.leases import Gate, Lease
 from statefork.engine.ports import Needs, Owner, Resource
 from statefork.journal.values import Binding, Branch, Component, Handle, Identity
@@ -38,6 +40,17 @@ class ComponentFailed(Exception):
         self.component = component
         self.doing = doing
         self.cause = cause
+
+    @property
+    def said(self) -> str:
+        """The cause in words, without the component's name and without its hint, which is told once and last."""
+        words = self.cause.message if isinstance(self.cause, StateforkError) else str(self.cause)
+        return words.removeprefix(f"{self.component}: ")
+
+    @property
+    def hint(self) -> str:
+        """What the cause says is to be done."""
+        return self.cause.hint if isinstance(self.cause, StateforkError) else ""
 
     @property
     def code(self) -> str:
@@ -178,12 +191,17 @@ class Staging:
         with self._timer(f"branch {name}"):
             branch = await self._resources[name].branch(self._manifest[name].sealed, self._owner)
         self.context.branches[name] = branch
-        if self._is_store(name):
+        if self._is_store(name) and self._dependants([name]):  # nobody else is given its address before it is published
             self._marks[name] = await self._resources[name].write_mark(branch)
 
     async def _bind(self, name: str) -> None:
-        bindings = self.context.bindings
-        needs = Needs(bindings={needed: bindings[needed] for needed in self._contract.resources[name].depends_on})
+        bindings, prevailing = self.context.bindings, self.context.gate.prevailing
+        depends_on = self._contract.resources[name].depends_on
+        needs = Needs(
+            bindings={needed: bindings[needed] for needed in depends_on},
+            versions={needed: self._manifest[needed].sealed for needed in depends_on},
+            conditions=prevailing.conditions if prevailing is not None else None,
+        )
         began = self.context.gate.now()
         with self._timer(f"bind {name}"):
             resource = self._resources[name]
@@ -219,21 +237,42 @@ class Staging:
 
     async def _rewind(self) -> None:
         for _ in range(_REWINDS_MAX):
-            written = [name for name, mark in self._marks.items() if await self._guarded(name, self._mark) != mark]
-            if not written:
+            if not await self._written(self._marks):
                 return
+            let_go = self._dependants(self._marks)
+            for name in reversed(let_go):
+                await self._guarded(name, self._let_go)
+            written = await self._written(self._marks)
             for name in written:
                 await self._guarded(name, self._afresh)
-            for name in self._contract.order:
-                if set(self._contract.resources[name].depends_on) & set(written):
-                    await self._guarded(name, self._bind)
+            for name in self._dependants(written):
+                await self._guarded(name, self._bind)
+            for name in let_go:
+                await self._guarded(name, self._take_up)
             for name in written:
                 await self._guarded(name, self._forget)
+            if not written:
+                return
         raise TransitionAborted(
             f"stores of {self.context.identity.env} are still written though nothing is admitted: {' '.join(written)}",
             environment=self.context.identity.env,
             component=written[0],
         )
+
+    async def _written(self, stores: Iterable[str]) -> list[str]:
+        return [name for name in stores if await self._guarded(name, self._mark) != self._marks[name]]
+
+    def _dependants(self, stores: Iterable[str]) -> list[str]:
+        """What depends directly on any of the stores, in the order of binding."""
+        resources = self._contract.resources
+        return [name for name in self._contract.order if set(resources[name].depends_on) & set(stores)]
+
+    async def _let_go(self, name: str) -> None:
+        with suppress(ResourceBusy):  # then the store counts as written, and who holds it is cut off by a new binding
+            await self._resources[name].quiesce(self.context.branches[name])
+
+    async def _take_up(self, name: str) -> None:
+        await self._resources[name].thaw(self.context.branches[name])
 
     async def _mark(self, name: str) -> str:
         return await self._resources[name].write_mark(self.context.branches[name])

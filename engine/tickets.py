@@ -17,6 +17,8 @@ from statefork.engine.errors import StateforkError
 from statefork.journal.values import Identity
 
 TICKET_HEADER = "Statefork-Ticket"
+CONDITIONS_HEADER = "Statefork-Conditions"  # beside a ticket: what the request is answered under
+LOST_HEADER = "Statefork-Lost"  # in an answer: which store failed, so that what it says is not the application's word
 RESERVED_PREFIX = "statefork-"  # no header of a client whose name begins so (in any spelling) passes the gateway
 KEY_BYTES = 32
 TICKET_CHARS_MAX = 1024
@@ -63,3 +65,14 @@ def verify(key: bytes, ticket: str) -> Identity:
     except (binascii.Error, ValueError, msgspec.DecodeError):
         raise refused from None
     return Identity(env=env, epoch=epoch, activation=activation)
+
+
+def tell_conditions(seed: str, clock: float) -> str:
+    """What CONDITIONS_HEADER says: a seed in hex, and what clocks say as the request begins (0: they are real)."""
+    return f"{seed};{clock:.6f}" if clock else f"{seed};"
+
+
+def heard_conditions(text: str) -> tuple[str, float]:
+    """The seed and the clock, as they were told; empty and 0.0 where nothing was. Raises ValueError."""
+    seed, _, clock = text.partition(";")
+    return seed, float(clock or 0)

@@ -1,8 +1,8 @@
 """Rule 1: everything that may change an environment's phase stands in this file, in one literal table.
 
 ``TABLE`` says which event may follow in which phase and where it leads; ``step`` looks it up, the fold
-(:func:`statefork.engine.capsule.evolve`) moves phases by nothing else, and ``decide`` turns a command into events that
-the table allows, or raises. The diagram in the documentation is drawn from the table::
+(:func:`statefork.engine.capsule.evolve`) moves phases by nothing else, and :mod:`statefork.engine.decisions` turns a
+command into events that the table allows, or raises. The diagram in the documentation is drawn from the table::
 
     python -m statefork.engine.transitions
 
@@ -13,29 +13,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from statefork.engine.commands import (
-    Abort,
-    Activate,
-    Answer,
-    Begin,
-    Command,
-    Found,
-    NoteFork,
-    Park,
-    Publish,
-    Recover,
-    Retire,
-)
 from statefork.engine.errors import (
-    EnvironmentExists,
     EnvironmentFrozen,
     IllegalTransition,
     NotReady,
     StateforkError,
     UnknownEnvironment,
-    UnknownRef,
 )
 from statefork.engine.errors import EnvironmentRetired as RetiredError
 from statefork.journal.events import (
@@ -43,19 +28,18 @@ from statefork.journal.events import (
     EnvironmentActivated,
     EnvironmentCreated,
     EnvironmentForked,
+    EnvironmentImported,
     EnvironmentParked,
     EnvironmentRetired,
     Event,
+    GenerationMarked,
     GenerationPublished,
+    GenerationsPruned,
     Operation,
     TransitionAborted,
     TransitionBegun,
     TransitionDrained,
 )
-from statefork.journal.values import Moment
-
-if TYPE_CHECKING:
-    from statefork.engine.capsule import Capsule
 
 
 class Phase(enum.Enum):
@@ -82,16 +66,20 @@ class Row(NamedTuple):
     ops: tuple[Operation, ...] = ()
 
 
-_FOUNDING: tuple[Operation, ...] = ("create", "fork", "clone")
+_STAGED: tuple[Operation, ...] = ("create", "fork", "clone")
+FOUNDING: tuple[Operation, ...] = (*_STAGED, "import")
 _SWITCHING: tuple[Operation, ...] = ("reset", "restore")
 _SERVED: tuple[Operation, ...] = ("snapshot", "reset", "restore")
 
 TABLE: tuple[Row, ...] = (
     Row(Phase.VOID, EnvironmentCreated, Phase.NEW),
-    Row(Phase.NEW, TransitionBegun, Phase.FOUNDING, _FOUNDING),
+    Row(Phase.NEW, TransitionBegun, Phase.FOUNDING, FOUNDING),
     Row(Phase.NEW, EnvironmentRetired, Phase.RETIRED),
-    Row(Phase.FOUNDING, GenerationPublished, Phase.PARKED, _FOUNDING),
-    Row(Phase.FOUNDING, TransitionAborted, Phase.VOID, _FOUNDING),
+    Row(Phase.FOUNDING, GenerationPublished, Phase.PARKED, _STAGED),
+    Row(Phase.FOUNDING, TransitionAborted, Phase.VOID, FOUNDING),
+    # An import brings its origin and what was published after it, all in one append.
+    Row(Phase.FOUNDING, GenerationPublished, Phase.FOUNDING, ("import", "snapshot")),
+    Row(Phase.FOUNDING, EnvironmentImported, Phase.PARKED),
     Row(Phase.SERVING, TransitionBegun, Phase.DRAINING, _SERVED),
     Row(Phase.DRAINING, TransitionDrained, Phase.STAGING),
     Row(Phase.DRAINING, TransitionAborted, Phase.SERVING, _SERVED),
@@ -121,13 +109,20 @@ TABLE: tuple[Row, ...] = (
     Row(Phase.SERVING, CommandAnswered, Phase.SERVING),
     Row(Phase.PARKED, CommandAnswered, Phase.PARKED),
     Row(Phase.RETIRED, CommandAnswered, Phase.RETIRED),
+    # What is kept changes nothing of where an environment stands.
+    Row(Phase.SERVING, GenerationsPruned, Phase.SERVING),
+    Row(Phase.PARKED, GenerationsPruned, Phase.PARKED),
+    Row(Phase.RETIRED, GenerationsPruned, Phase.RETIRED),
+    Row(Phase.SERVING, GenerationMarked, Phase.SERVING),
+    Row(Phase.PARKED, GenerationMarked, Phase.PARKED),
+    Row(Phase.RETIRED, GenerationMarked, Phase.RETIRED),
 )
 
 _STEPS: Mapping[tuple[Phase, type[Event], str], Phase] = {
     (row.frm, row.event, op): row.to for row in TABLE for op in (row.ops or ("",))
 }
 
-_REFUSALS: Mapping[Phase, tuple[type[StateforkError], str]] = {
+REFUSALS: Mapping[Phase, tuple[type[StateforkError], str]] = {
     Phase.VOID: (UnknownEnvironment, "no environment has this name"),
     Phase.NEW: (NotReady, "it has no generation yet"),
     Phase.FOUNDING: (NotReady, "its first generation is still being staged"),
@@ -158,179 +153,6 @@ def step(phase: Phase, event: Event) -> Phase:
 def tag(event: type[Event]) -> str:
     """The stable tag of an event class."""
     return str(event.__struct_config__.tag)
-
-
-def decide(capsule: Capsule | None, command: Command) -> tuple[Event, ...]:
-    """The events that the command leads to, all of which the table allows from the capsule's phase.
-
-    Raises UnknownEnvironment, EnvironmentExists, NotReady, EnvironmentFrozen, EnvironmentRetired, IllegalTransition,
-    UnknownRef.
-    """
-    if isinstance(command, Found):
-        if capsule is not None:
-            raise _taken(capsule)
-        return _found(command)
-    if capsule is None:
-        raise _refusal(Phase.VOID, command)
-    events = _events(capsule, command)
-    phase = capsule.phase
-    for event in events:
-        try:
-            phase = step(phase, event)
-        except IllegalTransition:
-            raise _refusal(capsule.phase, command) from None
-    return events
-
-
-def _taken(capsule: Capsule) -> EnvironmentExists:
-    hint = f"Choose another, or go on with it (in Python: engine.environment({capsule.env!r}))."
-    if capsule.phase is Phase.RETIRED:
-        hint = "It has ended, and names are never used twice in a journal. Choose another."
-    return EnvironmentExists(f"the name {capsule.env} is taken", hint=hint, environment=capsule.env)
-
-
-def _refusal(phase: Phase, command: Command) -> StateforkError:
-    kind, why = _REFUSALS[phase]
-    doing = getattr(command, "op", type(command).__name__.lower())
-    return kind(f"{doing} of {command.env} was refused: {why}", environment=command.env, phase=phase.value)
-
-
-def _found(command: Found) -> tuple[Event, ...]:
-    created = EnvironmentCreated(
-        at=command.at,
-        env=command.env,
-        contract=command.contract,
-        how=command.how,
-        parent=command.source,
-        origin=command.origin,
-        inherited_actions=command.inherited_actions,
-    )
-    begun = TransitionBegun(
-        at=command.at,
-        env=command.env,
-        transition=command.transition,
-        op=command.how,
-        base=0,
-        source=command.source,
-    )
-    return created, begun
-
-
-def _events(capsule: Capsule, command: Command) -> tuple[Event, ...]:
-    at, env, head = command.at, command.env, capsule.generation
-    match command:
-        case Begin(transition=name, op=op, source=source):
-            return (TransitionBegun(at=at, env=env, transition=name, op=op, base=head, source=source),)
-        case Publish():
-            return _publish(capsule, command)
-        case Abort():
-            return _abort(capsule, command)
-        case Recover(transition=name):
-            return _recover(capsule, command, name)
-        case Activate(activation=number, timings_ms=timings, probed_ms=probed):
-            if number <= capsule.activation:
-                raise IllegalTransition(f"activation {number} of {env} is not new", environment=env)
-            activated = EnvironmentActivated(
-                at=at, env=env, generation=head, activation=number, timings_ms=timings, probed_ms=probed
-            )
-            return (activated,)
-        case Park(reason=reason):
-            return (EnvironmentParked(at=at, env=env, generation=head, reason=reason),)
-        case Retire():
-            return (EnvironmentRetired(at=at, env=env, generation=head),)
-        case NoteFork(generation=generation, child=child, how=how):
-            if generation not in capsule.generations:
-                raise UnknownRef(f"{env}@{generation} was never published", environment=env, generation=generation)
-            return (EnvironmentForked(at=at, env=env, generation=generation, child=child, how=how),)
-        case Answer(key=key, request=request, part=part):
-            return (CommandAnswered(at=at, env=env, key=key, request=request, generation=head, part=part),)
-        case _:
-            raise AssertionError(f"unknown command {type(command).__name__}")
-
-
-def _publish(capsule: Capsule, command: Publish) -> tuple[Event, ...]:
-    under_way = capsule.transition
-    if under_way is None:
-        raise _refusal(capsule.phase, command)
-    if command.manifest.keys() != command.required:  # I4
-        raise NotReady(
-            f"the manifest of {command.env} does not name every resource of its contract exactly once",
-            environment=command.env,
-            missing=" ".join(sorted(command.required - command.manifest.keys())),
-            unknown=" ".join(sorted(command.manifest.keys() - command.required)),
-        )
-    op, generation = under_way.op, capsule.generation + 1
-    published = GenerationPublished(
-        at=command.at,
-        env=command.env,
-        transition=under_way.id,
-        op=op,
-        generation=generation,
-        epoch=capsule.epoch if op == "snapshot" else generation,
-        contract=capsule.contract,
-        manifest=dict(command.manifest),
-        source=under_way.source,
-        actions=capsule.actions if op in ("snapshot", *_FOUNDING) else command.source_actions,
-        timings_ms=command.timings_ms,
-    )
-    events: list[Event] = [published]
-    if op not in _FOUNDING:
-        events.insert(0, TransitionDrained(at=command.at, env=command.env, transition=under_way.id, held=command.held))
-    if command.activation:
-        assert op != "snapshot", "a continuing transition keeps its activation"
-        assert command.activation > capsule.activation, "activation numbers rise"
-        events.append(
-            EnvironmentActivated(
-                at=command.at,
-                env=command.env,
-                generation=generation,
-                activation=command.activation,
-                probed_ms=command.probed_ms,
-            )
-        )
-    return tuple(events)
-
-
-def _abort(capsule: Capsule, command: Abort) -> tuple[Event, ...]:
-    under_way = capsule.transition
-    if under_way is None:
-        raise _refusal(capsule.phase, command)
-    aborted = TransitionAborted(
-        at=command.at,
-        env=command.env,
-        transition=under_way.id,
-        op=under_way.op,
-        code=command.code,
-        reason=command.reason,
-        component=command.component,
-        held=command.held,
-        activation=command.activation,
-    )
-    return (aborted,)
-
-
-def _recover(capsule: Capsule, command: Recover, transition: str) -> tuple[Event, ...]:
-    if not capsule.generations:
-        raise _refusal(capsule.phase, command)
-    last = capsule.head
-    source = Moment(env=command.env, generation=last.number)
-    begun = TransitionBegun(
-        at=command.at, env=command.env, transition=transition, op="recover", base=last.number, source=source
-    )
-    published = GenerationPublished(
-        at=command.at,
-        env=command.env,
-        transition=transition,
-        op="recover",
-        generation=last.number + 1,
-        epoch=last.number + 1,
-        contract=capsule.contract,
-        manifest=dict(last.manifest),
-        source=source,
-        actions=last.actions,
-        lost_actions=tuple(range(last.actions + 1, capsule.actions + 1)),
-    )
-    return begun, published
 
 
 def diagram() -> str:

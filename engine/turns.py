@@ -3,7 +3,8 @@
 A transition of an environment *waits* for the one before it (first come, first served); a caller that holds a lease on
 the environment would wait for itself and gets HeldByCaller. A failed or cancelled transition thaws the old context and
 leaves nothing staged behind (I9); if that context can't be thawed its tail is lost, and a ``recover`` generation says
-so. Where an append stays in doubt the environment stays frozen until the state directory is reopened.
+so. Where an append stays in doubt the environment stays frozen until the journal can be asked; where another engine has
+taken over, all of them do for good, and nothing that lies in the world is touched any more.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from typing import ParamSpec, TypeVar
 
 import anyio
 
+from statefork.engine.aborted import add_facts, as_aborted, code_of
 from statefork.engine.capsule import Capsule
 from statefork.engine.collect import Sharing
 from statefork.engine.commands import Abort, Begin, Park, Publish, Recover
+from statefork.engine.conditions import Conditioning
 from statefork.engine.contract import Contract
+from statefork.engine.cut import Keep
+from statefork.engine.decisions import decide
 from statefork.engine.drain import Drain
 from statefork.engine.errors import (
     ContractError,
@@ -28,17 +33,17 @@ from statefork.engine.errors import (
     InDoubt,
     LimitReached,
     StateforkError,
-    TransitionAborted,
 )
 from statefork.engine.leases import Gate, current_lease, lease_ids
 from statefork.engine.ledger import Ledger
-from statefork.engine.live import Live, Lives, Run, Timer
+from statefork.engine.live import Doubt, Live, Lives, Run, Timer
 from statefork.engine.ports import Keeper, Mortal, Resource
+from statefork.engine.pruning import Pruning
 from statefork.engine.seating import Seating
 from statefork.engine.settings import DrainPolicy, Settings
 from statefork.engine.staging import ComponentFailed, Context, Staging, close_context, each, quietly
-from statefork.engine.transitions import decide
-from statefork.journal.errors import JournalError
+from statefork.journal.batch import own_copy
+from statefork.journal.errors import ClaimLost, JournalError
 from statefork.journal.events import Operation
 from statefork.journal.values import Component, Handle, Identity, Moment
 
@@ -85,10 +90,15 @@ class Turns:
         self.resources = resources
         self.settings = settings
         self.sharing = Sharing()
+        self.pruning = Pruning(ledger, contract, resources, self.sharing)
         self.patience = anyio.CancelScope()  # around the parking of everything at the end
         self.hurried = anyio.Event()  # nobody has patience any more
+        self.keep: Keep | None = None  # for what the sealed versions lie on
+        self.fenced: ClaimLost | None = None
+        self.taken_over = anyio.Event()  # ``fenced`` says by whom: another engine
         self.closing = False  # nothing begins any more but the parking of everything
         self.lives = Lives(ledger.world)
+        self.conditioning = Conditioning(contract, resources, ledger.clock, self.lives)
         self.seating = Seating(ledger, resources, settings, self.lives, self.give_way)
         self._ids = lease_ids()
         self._required = frozenset(contract.order)
@@ -127,6 +137,10 @@ class Turns:
         """Park an environment whose slot is needed, if it is still idle; else say why not."""
         raise NotImplementedError
 
+    async def _settle(self, env: str, live: Live) -> None:
+        """Ask what became of the append in doubt, and finish or give back what it belonged to. Raises InDoubt."""
+        raise NotImplementedError
+
     # --- freezing and giving back -----------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -144,19 +158,36 @@ class Turns:
                     environment=env,
                 )
             lease = lease.parent
-        self.usable(env)
+        await self.known(env)
         try:
             with self.lives.held(env) as live:
                 self._check_queue(env, live)
                 async with live.lock, self.sharing.shared():
                     self._check_open(at_end=at_end)
                     if live.doubt:
-                        raise InDoubt.of(env)
+                        await self._settle(env, live)
                     yield live
         finally:
             self.seating.slots.look_again()
 
+    async def known(self, env: str) -> Capsule:
+        """The same, after the journal was asked whose an unknown name is. Raises EnvironmentElsewhere, too."""
+        await self.ledger.look_up(env)
+        return self.usable(env)
+
+    def fence(self, lost: ClaimLost) -> None:
+        """Another engine has taken over: nothing here serves or begins any more, and what runs is cancelled."""
+        self.fenced = self.fenced or lost
+        self.taken_over.set()
+        for env, live in self.lives.items():
+            if not live.doubt:
+                self._doubt(env, live, Doubt())
+            if live.context is not None:
+                live.context.gate.revoke_all("another engine has taken over")
+
     def _check_open(self, *, at_end: bool = False) -> None:
+        if self.fenced is not None:
+            raise own_copy(self.fenced)
         if self.closing and not at_end:
             raise EngineClosed.of()
 
@@ -193,22 +224,24 @@ class Turns:
             raise
 
     async def _give_back(self, env: str, run: Run, error: BaseException) -> None:
-        if isinstance(error, InDoubt):
-            self._doubt(env, run.live)
+        if isinstance(error, InDoubt | ClaimLost):
+            self._doubt(env, run.live, Doubt(run, run.staging))
             return
         given_up = run.staging.context.identity.activation if run.staging is not None else 0
         await self._discard(run.live, run.staging)
+        run.staging = None
         published = self.ledger.world.capsule(env).head.manifest
         for name, sealed in run.sealed.items():
             if sealed != published[name].sealed:  # a seal gives what was published last, or something new
                 await quietly(name, "discard", self.resources[name].discard(sealed), self.settings.discard_s)
+        run.sealed.clear()
         if await self._abort(env, run.live, error, run, given_up):
             await self._thaw(env, run, published=False)
 
     async def _unfound(self, env: str, live: Live, staging: Staging | None, error: BaseException) -> None:
         """Give back a founding or an activation: nothing served before it."""
-        if isinstance(error, InDoubt):
-            self._doubt(env, live)
+        if isinstance(error, InDoubt | ClaimLost):
+            self._doubt(env, live, Doubt(staging=staging))
             return
         with anyio.CancelScope(shield=True):
             await self._discard(live, staging)
@@ -221,7 +254,7 @@ class Turns:
         abort = Abort(
             env=env,
             at=self.ledger.clock.now(),
-            code=_code(error),
+            code=code_of(error),
             reason=str(error) or type(error).__name__,
             component=error.component if isinstance(error, ComponentFailed) else "",
             held=run.drain.held if run is not None else (),
@@ -231,15 +264,18 @@ class Turns:
             await self.ledger.commit(abort, may_ride=True)
         except (JournalError, InDoubt) as unwritten:
             _logger.error("the abort of a transition of %s can't be journaled; it stays frozen: %s", env, unwritten)
-            self._doubt(env, live)
+            self._doubt(env, live, Doubt(run))
             return False
         return True
 
-    def _doubt(self, env: str, live: Live) -> None:
-        """Frozen for good: whoever waits for the thaw hears it now, and so does whoever comes."""
-        live.doubt = True
+    def _doubt(self, env: str, live: Live, doubt: Doubt) -> None:
+        """Frozen until it is settled: whoever waits for the thaw hears it now, and so does whoever comes."""
+        live.doubt = doubt
         if live.context is not None:
-            live.context.gate.end(lambda: InDoubt.of(env))
+            live.context.gate.end(lambda: self._why_frozen(env))
+
+    def _why_frozen(self, env: str) -> StateforkError:
+        return own_copy(self.fenced) if self.fenced is not None else InDoubt.of(env)
 
     async def _thaw(self, env: str, run: Run, *, published: bool = True) -> None:
         """Let the context serve again. Where that fails its tail is given up: after a publish nothing was in it."""
@@ -264,7 +300,7 @@ class Turns:
             await self.ledger.commit(command)
         except (JournalError, InDoubt):
             _logger.exception("the loss of %s's context can't be journaled; it stays frozen", env)
-            self._doubt(env, run.live)
+            self._doubt(env, run.live, Doubt(run))
             return
         run.live.context = None
         await self._close(run.context)
@@ -323,6 +359,7 @@ class Turns:
             leases_max=self.settings.leases_max,
             waiting_max=self.settings.waiting_max,
         )
+        self.conditioning.begin(gate, given=False)
         staging = Staging(self.contract, self.resources, gate, manifest, timer)
         live.staged = staging.context
         return staging
@@ -354,36 +391,3 @@ class Turns:
         for name, resource in self.resources.items():
             if isinstance(resource, Keeper):
                 await quietly(name, "forget", resource.forget(env), self.settings.discard_s)
-
-
-def _code(error: BaseException) -> str:
-    if isinstance(error, ComponentFailed | StateforkError):
-        return error.code
-    return "cancelled" if isinstance(error, anyio.get_cancelled_exc_class()) else "failed"
-
-
-def as_aborted(
-    error: ComponentFailed, env: str, op: str, generation: int, source: Moment | None = None
-) -> TransitionAborted:
-    """The failure of a component as the caller gets it, with all the facts. ``source``: where it was to lead."""
-    leading = "" if source is None else f" to {source}" if source.env == env else f" from {source}"
-    remains = "serves on" if op != "activate" else "stays parked"
-    return TransitionAborted(
-        f"{op} of {env}{leading} was aborted: {error}",
-        hint=f"{env}@{generation} {remains}" if generation else "Nothing of it is left",
-        component=error.component,
-        reason=str(error.cause),
-        cause=error.code,
-        **_facts(env, op, generation, source),
-    )
-
-
-def add_facts(error: BaseException, env: str, op: str, generation: int, source: Moment | None = None) -> None:
-    """Complete the facts of an abort that was raised where they were not all known."""
-    if isinstance(error, TransitionAborted):
-        error.facts = {**_facts(env, op, generation, source), **error.facts}
-
-
-def _facts(env: str, op: str, generation: int, source: Moment | None) -> dict[str, str | int]:
-    facts: dict[str, str | int] = {"environment": env, "operation": op, "generation": generation}
-    return facts if source is None else {**facts, "source": str(source)}

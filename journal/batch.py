@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from statefork.journal.codec import GENESIS, Codec, link
 from statefork.journal.errors import ExpectationFailed, JournalError, JournalUnavailable
@@ -145,6 +145,19 @@ class Heads:
             head = self._known[stream] = self._load(stream) or (0, GENESIS)
         return head
 
+    def unknown(self, streams: Iterable[str]) -> list[str]:
+        """Those whose heads would have to be loaded."""
+        return [stream for stream in streams if stream not in self._known]
+
+    def learn(self, heads: dict[str, tuple[int, str]]) -> None:
+        """Remember heads that were loaded elsewhere."""
+        self._known |= heads
+
+    def forget(self, streams: Iterable[str]) -> None:
+        """Somebody else may have written to these streams."""
+        for stream in streams:
+            self._known.pop(stream, None)
+
     def place(self, entries: Iterable[Entry], after: int) -> Placed:
         """Give each event its position and version, in the order of the entries.
 
@@ -220,7 +233,10 @@ def fail(entries: Iterable[Entry], error: JournalError) -> None:
         entry.settled = True
 
 
-def own_copy(error: JournalError) -> JournalError:
+Fault = TypeVar("Fault", bound=JournalError)
+
+
+def own_copy(error: Fault) -> Fault:
     """The same error as another object: several tasks raise it, and each adds its own traceback."""
     copy = type(error)(error.message, hint=error.hint, **error.facts)
     copy.__cause__ = error.__cause__ or error

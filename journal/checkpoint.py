@@ -85,7 +85,7 @@ def save(journal: Path, stored: Stored) -> None:
     new = path.with_name(path.name + ".new")
     try:
         with new.open("wb") as file:
-            file.write(msgspec.json.encode(_header(stored)) + b"\n")
+            file.write(first_line(stored) + b"\n")
             file.write(stored.checkpoint.data)
             file.flush()
             os.fsync(file.fileno())
@@ -115,19 +115,29 @@ def load(journal: Path, fold: str) -> Stored | None:
     except OSError as error:
         unused(path.name, f"it can't be read: {error.strerror or error}")
         return None
+    return unpack(path.name, fold, first, data)
+
+
+def first_line(stored: Stored) -> bytes:
+    """What stands before a checkpoint's data, and proves them."""
+    return msgspec.json.encode(_header(stored))
+
+
+def unpack(name: str, fold: str, first: bytes, data: bytes) -> Stored | None:
+    """A checkpoint out of its first line and its data, if it is whole; ``name`` is what it is called in a warning."""
     try:
         written = msgspec.json.decode(first, type=_Version)
         if written.format != _FORMAT:
-            unused(path.name, f"it has format {written.format}; this statefork knows {_FORMAT}")
+            unused(name, f"it has format {written.format}; this statefork knows {_FORMAT}")
             return None
         header = msgspec.json.decode(first, type=_Header)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        unused(path.name, "it is damaged: its first line can't be read")
+        unused(name, "it is damaged: its first line can't be read")
         return None
     checkpoint = Checkpoint(fold=header.fold, position=header.position, data=data)
     stored = Stored(checkpoint=checkpoint, journal=header.journal, hash=header.hash)
     if fold != header.fold or header != _header(stored):
-        unused(path.name, "it is damaged: its bytes do not give its digest")
+        unused(name, "it is damaged: its bytes do not give its digest")
         return None
     return stored
 

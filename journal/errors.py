@@ -48,6 +48,24 @@ class JournalUnavailable(JournalError):
     code = "journal_unavailable"
 
 
+class AppendUnknown(JournalUnavailable):
+    """The journal's server gave no answer and can't be asked yet: what became of the append is read back later."""
+
+    code = "append_unknown"
+
+
+class ClaimLost(JournalError):
+    """Another engine has taken over what this one wrote to; the append was refused, and nothing of it was kept."""
+
+    code = "claim_lost"
+
+
+class ClaimHeld(JournalError):
+    """Another engine holds the claim on a stream; ``facts``: stream, holder, expires_s."""
+
+    code = "claim_held"
+
+
 class ExpectationFailed(JournalError):
     """A stream was not at the version that the append expected: somebody else wrote to it first."""
 

@@ -216,36 +216,13 @@ class EventFile:
         try:
             with self._lock:
                 selected = self._select(after, stream, count, start, chain if check_end else None)
-            self._check(selected, after, stream, chain, events, fresh)
+            check_rows(self._codec, selected, after, stream, chain, events, fresh)
             if selected.end is not None:
                 last = events[-1].position if events else after
-                self._check_end(last, stream, selected, {**chain.tails, **fresh})
+                check_last(last, stream, selected, {**chain.tails, **fresh})
         except JournalError as error:
             return Chunk(events, fresh, ended=False, error=error)
         return Chunk(events, fresh, selected.ended, None)
-
-    def _check(
-        self, selected: Selected, after: int, stream: str | None, chain: Chain, events: list[Recorded], fresh: Tails
-    ) -> None:
-        """Check the rows one by one, and give those that are sound to ``events``. Every event read passes here."""
-        decode, check, last = self._codec.decode, chain.check, after
-        if stream is not None and selected.rows and selected.rows[0][2] != selected.start + 1:
-            raise corrupt(selected.rows[0][0], f"an event of stream {stream!r} before it is missing")
-        for position, name, version, data, digest in selected.rows:
-            if stream is None and position != last + 1:
-                raise corrupt(last + 1, "it is missing")
-            if position <= last:
-                raise corrupt(position, f"it stands behind position {last}")
-            if type(version) is not int or not (type(name) is type(data) is type(digest) is bytes):
-                raise corrupt(position, "a column holds a value of another type")
-            try:
-                named, text = name.decode(), digest.decode()
-            except UnicodeDecodeError as error:
-                raise corrupt(position, "a column holds bytes that are no text") from error
-            check(position, named, version, data, text, fresh)
-            event = decode(data, position=position)
-            events.append(Recorded(position=position, stream=named, version=version, event=event, hash=text))
-            last = position
 
     def _select(self, after: int, stream: str | None, count: int, start: int | None, chain: Chain | None) -> Selected:
         """Rows after a position. Rows before damage are returned; the next call, which begins behind them, raises."""
@@ -294,24 +271,55 @@ class EventFile:
             heads = {str(name, errors="replace"): (version, last) for name, version, last in query(_HEADS)}
         return End(promised, last, heads)
 
-    def _check_end(self, last: int, stream: str | None, selected: Selected, tails: Tails) -> None:
-        """The events ended after position ``last``: is that where the heads of the streams say that they end?"""
-        assert selected.end is not None
-        promised, stored, heads = selected.end
-        there = stored[0] if stored is not None else 0
-        if not (isinstance(promised, int) and isinstance(there, int)):
-            raise corrupt(last, "a number of events is no number")
-        if promised > there:
-            where = "the journal" if stream is None else f"stream {stream!r}"
-            raise corrupt(last + 1, f"the end is cut off: {promised} events of {where} were recorded")
-        wrong = next((name for name, tail in tails.items() if heads.get(name) != tail), None)
-        if stream is not None and (heads.get(stream) != stored or not (selected.rows or selected.start == there)):
-            wrong = stream
-        if wrong is not None:
-            raise corrupt(last, f"the last event of stream {wrong!r} is not the one that was recorded as last")
-        if promised < there:
-            raise corrupt(last, f"{there} events are there, but only {promised} were recorded")
-
     def _one(self, query: str, *parameters: object) -> Any:
         with self._lock, translated(self._path, 0):
             return self._connection.execute(query, parameters).fetchone()[0]
+
+
+def check_rows(
+    codec: Codec,
+    selected: Selected,
+    after: int,
+    stream: str | None,
+    chain: Chain,
+    events: list[Recorded],
+    fresh: Tails,
+) -> None:
+    """Check the rows one by one, and give those that are sound to ``events``. Every event read passes here."""
+    decode, check, last = codec.decode, chain.check, after
+    if stream is not None and selected.rows and selected.rows[0][2] != selected.start + 1:
+        raise corrupt(selected.rows[0][0], f"an event of stream {stream!r} before it is missing")
+    for position, name, version, data, digest in selected.rows:
+        if stream is None and position != last + 1:
+            raise corrupt(last + 1, "it is missing")
+        if position <= last:
+            raise corrupt(position, f"it stands behind position {last}")
+        if type(version) is not int or not (type(name) is type(data) is type(digest) is bytes):
+            raise corrupt(position, "a column holds a value of another type")
+        try:
+            named, text = name.decode(), digest.decode()
+        except UnicodeDecodeError as error:
+            raise corrupt(position, "a column holds bytes that are no text") from error
+        check(position, named, version, data, text, fresh)
+        event = decode(data, position=position)
+        events.append(Recorded(position=position, stream=named, version=version, event=event, hash=text))
+        last = position
+
+
+def check_last(last: int, stream: str | None, selected: Selected, tails: Tails) -> None:
+    """The events ended after position ``last``: is that where the heads of the streams say that they end?"""
+    assert selected.end is not None
+    promised, stored, heads = selected.end
+    there = stored[0] if stored is not None else 0
+    if not (isinstance(promised, int) and isinstance(there, int)):
+        raise corrupt(last, "a number of events is no number")
+    if promised > there:
+        where = "the journal" if stream is None else f"stream {stream!r}"
+        raise corrupt(last + 1, f"the end is cut off: {promised} events of {where} were recorded")
+    wrong = next((name for name, tail in tails.items() if heads.get(name) != tail), None)
+    if stream is not None and (heads.get(stream) != stored or not (selected.rows or selected.start == there)):
+        wrong = stream
+    if wrong is not None:
+        raise corrupt(last, f"the last event of stream {wrong!r} is not the one that was recorded as last")
+    if promised < there:
+        raise corrupt(last, f"{there} events are there, but only {promised} were recorded")

@@ -1,7 +1,8 @@
 """The event vocabulary. A tag is ``noun.verb/version`` and never a class name; new fields get defaults.
 
-Streams: ``engine`` (the state directory as a whole), ``env/<id>`` (an environment's lifecycle: every append states the
-version it expects), ``act/<id>`` (its activity: actions, requests, evaluations; many writers, no expectation).
+Streams: ``engine`` (the state directory as a whole; ``engine/<place>`` where several share a journal), ``env/<id>`` (an
+environment's lifecycle: every append states the version it expects), ``act/<id>`` (its activity: actions, requests,
+evaluations; many writers, no expectation).
 Times (``at``) are Unix seconds, UTC, from the engine's clock.
 """
 
@@ -11,12 +12,35 @@ from typing import Literal
 
 import msgspec
 
-from statefork.journal.values import Component, Held, Json, Moment, Observation, Sealed
+from statefork.journal.activity import (
+    ActionBegun,
+    ActionEnded,
+    EnvironmentQueued,
+    EvaluationRecorded,
+    ExchangeRecorded,
+    InputRecorded,
+    LeaseRevoked,
+    Outcome,
+    ReplayVerdict,
+    RequestRefused,
+)
+from statefork.journal.event import Base
+from statefork.journal.values import Component, Held, Moment, Observation, Pruned, Sealed
 
 ENGINE_STREAM = "engine"
 
-Operation = Literal["create", "snapshot", "reset", "restore", "fork", "clone", "recover"]
-Outcome = Literal["ok", "failed", "unknown"]
+Operation = Literal["create", "snapshot", "reset", "restore", "fork", "clone", "recover", "import"]
+
+
+def engine_stream(place: str) -> str:
+    """The stream of an engine; ``place``: its state directory's name in a shared journal, empty in one of its own."""
+    return f"{ENGINE_STREAM}/{place}" if place else ENGINE_STREAM
+
+
+def place_of(stream: str) -> str:
+    """The place whose engine has this stream; empty where it is no engine's, or that of a journal's only one."""
+    name, _, place = stream.partition("/")
+    return place if name == ENGINE_STREAM else ""
 
 
 def control_stream(env: str) -> str:
@@ -27,15 +51,6 @@ def control_stream(env: str) -> str:
 def activity_stream(env: str) -> str:
     """The stream of what was done in an environment."""
     return f"act/{env}"
-
-
-class Base(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):
-    """What all events have: when the engine's clock said it happened.
-
-    ``gc=False``: made of values, an event can't reach itself, and the garbage collector need not look for that.
-    """
-
-    at: float
 
 
 # --- engine -----------------------------------------------------------------------------------------------------
@@ -49,11 +64,12 @@ class JournalCreated(Base, frozen=True, kw_only=True, tag="journal.created/1"):
 
 
 class EngineStarted(Base, frozen=True, kw_only=True, tag="engine.started/1"):
-    """An engine opened the journal for writing. ``pid`` is informative only."""
+    """An engine opened the journal for writing. ``pid`` and ``where`` (directory and machine) are informative only."""
 
     run: str
     pid: int
     statefork: str
+    where: str = ""  # told in shared journals, so that people find the place again
 
 
 class EngineStopped(Base, frozen=True, kw_only=True, tag="engine.stopped/1"):
@@ -92,23 +108,30 @@ class RecoveryFinished(Base, frozen=True, kw_only=True, tag="recovery.finished/1
     settled: tuple[str, ...] = ()
     recovered: tuple[Moment, ...] = ()
     orphans: int = 0
-    lost: dict[str, tuple[int, ...]] = {}  # environment -> the actions of its tail
-    orphan_kinds: dict[str, int] = {}
+    lost: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)  # environment -> the actions of its tail
+    orphan_kinds: dict[str, int] = msgspec.field(default_factory=dict)
     elapsed_ms: float = 0.0
+    retired: tuple[str, ...] = ()  # environments that were of use to a command alone that is gone
 
 
 # --- env/<id>: lifecycle ----------------------------------------------------------------------------------------
 
 
 class EnvironmentCreated(Base, frozen=True, kw_only=True, tag="environment.created/1"):
-    """A new environment begins (first event of its stream). Nothing of it can be used before its first publish."""
+    """A new environment begins. Nothing of it can be used before its first publish.
+
+    ``place``: the state directory that has it, by its name in a shared journal; empty: the journal's only one.
+    ``helps``: what it is there for, where it is of use to one command alone, which retires it at its end.
+    """
 
     env: str
     contract: str
-    how: Literal["create", "fork", "clone"]
+    how: Literal["create", "fork", "clone", "import"]
     parent: Moment | None = None
     origin: Moment
     inherited_actions: int = 0  # length of the lineage at the fork; 0 for create and clone
+    place: str = ""
+    helps: str = ""
 
 
 class TransitionBegun(Base, frozen=True, kw_only=True, tag="transition.begun/1"):
@@ -142,7 +165,23 @@ class GenerationPublished(Base, frozen=True, kw_only=True, tag="generation.publi
     source: Moment | None = None
     actions: int = 0  # length of the lineage (recorded actions) at this moment
     lost_actions: tuple[int, ...] = ()
-    timings_ms: dict[str, float] = {}
+    timings_ms: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class GenerationsPruned(Base, frozen=True, kw_only=True, tag="generations.pruned/1"):
+    """From here on nothing is made of these generations' content; what they alone hold is removed."""
+
+    env: str
+    retention: str  # what was asked for, in words
+    pruned: tuple[Pruned, ...]
+
+
+class GenerationMarked(Base, frozen=True, kw_only=True, tag="generation.marked/1"):
+    """Somebody gave a generation a mark, which keeps it; an empty one takes the mark away."""
+
+    env: str
+    generation: int
+    mark: str
 
 
 class TransitionAborted(Base, frozen=True, kw_only=True, tag="transition.aborted/1"):
@@ -176,8 +215,8 @@ class EnvironmentActivated(Base, frozen=True, kw_only=True, tag="environment.act
     env: str
     generation: int
     activation: int
-    timings_ms: dict[str, float] = {}
-    probed_ms: dict[str, float] = {}
+    timings_ms: dict[str, float] = msgspec.field(default_factory=dict)
+    probed_ms: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class EnvironmentParked(Base, frozen=True, kw_only=True, tag="environment.parked/1"):
@@ -195,11 +234,30 @@ class EnvironmentRetired(Base, frozen=True, kw_only=True, tag="environment.retir
     generation: int
 
 
+class EnvironmentImported(Base, frozen=True, kw_only=True, tag="environment.imported/1"):
+    """The end of an import, in the same append as the generations that it brought: from here on they can be used.
+
+    Activity of this environment that stands before it happened elsewhere, and is told again here: no lease of this
+    journal was granted for it (its leases and activations are 0), and its times are those of the first telling.
+    """
+
+    env: str
+    transition: str
+    generation: int  # the last one that was brought
+    journal: str  # where it happened
+    source: Moment  # what was exported there
+    moments: tuple[Moment, ...] = ()  # what the generations from 1 on are called there
+    heads: str = ""  # digest of the heads of the streams that were brought, as Reader.heads_digest gives it
+    file: str = ""  # SHA-256 of the file
+    statefork: str = ""  # which wrote it
+
+
 class CommandAnswered(Base, frozen=True, kw_only=True, tag="command.answered/1"):
     """A command that bore a key has had this effect; in the same append as the effect. Who repeats it gets the answer.
 
     ``request`` is the command in words, by which a key that is used for two commands is noticed. ``part`` counts the
-    children of a fork and the environments of a create or reset from 1; 0 is what a command led to as a whole.
+    children of a fork and the environments of a create or reset from 1; 0 is what a command led to as a whole. ``of``:
+    how many parts a command has that makes the others of this one, which stays until they are there; 0: it does not.
     """
 
     env: str
@@ -207,106 +265,7 @@ class CommandAnswered(Base, frozen=True, kw_only=True, tag="command.answered/1")
     request: str
     generation: int
     part: int = 0
-
-
-# --- act/<id>: activity -----------------------------------------------------------------------------------------
-
-
-class ActionBegun(Base, frozen=True, kw_only=True, tag="action.begun/1"):
-    """An agent's action was admitted on a generation. ``number`` counts along the lineage, from 1."""
-
-    env: str
-    generation: int
-    epoch: int
-    activation: int
-    lease: int
-    number: int
-    action: dict[str, Json]
-
-
-class ActionEnded(Base, frozen=True, kw_only=True, tag="action.ended/1"):
-    """How the action ended. ``unknown``: it was revoked or timed out, so part of it may have happened."""
-
-    env: str
-    generation: int
-    epoch: int
-    activation: int
-    lease: int
-    number: int
-    outcome: Outcome
-    error: str = ""
-    observation: Observation | None = None
-    elapsed_ms: float = 0.0
-
-
-class LeaseRevoked(Base, frozen=True, kw_only=True, tag="lease.revoked/1"):
-    """A drain deadline passed and the holder was cancelled."""
-
-    env: str
-    generation: int
-    lease: int
-    holder: str
-    reason: str
-
-
-class InputRecorded(Base, frozen=True, kw_only=True, tag="input.recorded/1"):
-    """A mutating request that no action caused (a poll, a script, a user's curl): an input of the trajectory."""
-
-    env: str
-    generation: int
-    epoch: int
-    lease: int
-    after_action: int  # lineage number of the action before it
-    method: str
-    url: str
-    headers: dict[str, str] = {}
-    body: str = ""  # blob digest; empty when there was no body
-    status: int = 0
-
-
-class RequestRefused(Base, frozen=True, kw_only=True, tag="request.refused/1"):
-    """The gateway turned a request away; ``code`` is the error's stable code."""
-
-    env: str
-    epoch: int
-    activation: int
-    status: int
-    code: str
-    method: str
-    url: str
-    detail: str = ""
-
-
-class EnvironmentQueued(Base, frozen=True, kw_only=True, tag="environment.queued/1"):
-    """All slots of a kind are taken: the environment waits, at this position (1 is served next)."""
-
-    env: str
-    kind: str
-    position: int
-
-
-class EvaluationRecorded(Base, frozen=True, kw_only=True, tag="evaluation.recorded/1"):
-    """An evaluator's verdict, and the one generation that it read."""
-
-    env: str
-    generation: int
-    epoch: int
-    lease: int
-    name: str
-    score: float
-    after_action: int
-    detail: Json = None
-
-
-class ReplayVerdict(Base, frozen=True, kw_only=True, tag="replay.verdict/1"):
-    """A re-execution of this environment's trajectory, in another environment, and what it gave."""
-
-    env: str
-    child: str
-    source: Moment
-    actions: int
-    verdict: str
-    first_divergence: int = 0  # lineage number; 0 = none
+    of: int = 0
 
 
 Event = (
@@ -321,16 +280,20 @@ Event = (
     | TransitionBegun
     | TransitionDrained
     | GenerationPublished
+    | GenerationsPruned
+    | GenerationMarked
     | TransitionAborted
     | EnvironmentForked
     | EnvironmentActivated
     | EnvironmentParked
     | EnvironmentRetired
+    | EnvironmentImported
     | CommandAnswered
     | ActionBegun
     | ActionEnded
     | LeaseRevoked
     | InputRecorded
+    | ExchangeRecorded
     | RequestRefused
     | EnvironmentQueued
     | EvaluationRecorded
@@ -338,39 +301,11 @@ Event = (
 )
 
 __all__ = [
-    "ENGINE_STREAM",
-    "ActionBegun",
-    "ActionEnded",
-    "BaseProvisioned",
-    "CommandAnswered",
-    "Component",
-    "ContractRegistered",
-    "EngineStarted",
-    "EngineStopped",
-    "EnvironmentActivated",
-    "EnvironmentCreated",
-    "EnvironmentForked",
-    "EnvironmentParked",
-    "EnvironmentQueued",
-    "EnvironmentRetired",
-    "EvaluationRecorded",
-    "Event",
-    "GenerationPublished",
-    "Held",
-    "InputRecorded",
-    "JournalCreated",
-    "LeaseRevoked",
-    "Observation",
-    "Operation",
-    "OrphanCollected",
-    "Outcome",
-    "RecoveryFinished",
-    "ReplayVerdict",
-    "RequestRefused",
-    "Sealed",
-    "TransitionAborted",
-    "TransitionBegun",
-    "TransitionDrained",
-    "activity_stream",
+    "ENGINE_STREAM", "ActionBegun", "ActionEnded", "BaseProvisioned", "CommandAnswered", "Component",
+    "ContractRegistered", "EngineStarted", "EngineStopped", "EnvironmentActivated", "EnvironmentCreated",
+    "EnvironmentForked", "EnvironmentImported", "EnvironmentParked", "EnvironmentQueued", "EnvironmentRetired",
+    "EvaluationRecorded", "Event", "ExchangeRecorded", "GenerationPublished", "Held", "InputRecorded", "JournalCreated",
+    "LeaseRevoked", "Observation", "Operation", "OrphanCollected", "Outcome", "RecoveryFinished", "ReplayVerdict",
+    "RequestRefused", "Sealed", "TransitionAborted", "TransitionBegun", "TransitionDrained", "activity_stream",
     "control_stream",
-]
+]  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import platform
 import pwd
 from pathlib import Path
 from types import TracebackType
@@ -107,6 +108,19 @@ def holder_of(state: Path) -> int | None:
     except OSError:
         return None
     return None
+
+
+def identity_of(state: Path) -> str:
+    """What tells a state directory on this machine from its copies, and from one that another machine has.
+
+    As long as the machine runs, it names what the lock there protects.
+    """
+    try:
+        machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        machine = platform.node()
+    status = state.stat()
+    return f"{machine}/{status.st_dev}/{status.st_ino}"
 
 
 def sync_folder(path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from statefork.journal.checkpoint import Checkpoint
+from statefork.journal.errors import ClaimLost
 from statefork.journal.events import Event
 
 
@@ -53,6 +54,11 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Reader(Protocol):
     """Reading is always welcome: also from other processes, also without an engine."""
 
+    @property
+    def id(self) -> str:
+        """The journal's identity; every handle bears it."""
+        ...
+
     def read(self, *, after: int = 0, stream: str | None = None, limit: int | None = None) -> AsyncIterator[Recorded]:
         """Committed events in position order, beginning after the position ``after``; of one stream if named.
 
@@ -92,11 +98,6 @@ class Reader(Protocol):
 class Journal(Reader, Protocol):
     """One writer's journal: the engine's only durable truth."""
 
-    @property
-    def id(self) -> str:
-        """The journal's identity; every handle bears it."""
-        ...
-
     async def append(self, *appends: Append, durable: bool = True) -> int:
         """Append all or nothing, and return the position of the last event.
 
@@ -128,4 +129,36 @@ class Journal(Reader, Protocol):
 
     def subscribe(self, *, after: int = 0) -> AbstractAsyncContextManager[AsyncIterator[Recorded]]:
         """All committed events after a position, then live ones as they are committed, none missed, none twice."""
+        ...
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A journal that several state directories may share, as a reader sees it."""
+
+    async def engines(self) -> Mapping[str, str]:
+        """The places whose engines are open now, as far as their claims tell, and which process each of them is."""
+        ...
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """A journal on a server, which may be out of reach."""
+
+    @property
+    def away(self) -> bool:
+        """A connection to the server ended, or none is made: what nobody waits for is queued, and may never be kept."""
+        ...
+
+    async def reachable(self) -> None:
+        """Ask the server, for as long as an append waits for it. Raises JournalUnavailable, ClaimLost."""
+        ...
+
+
+@runtime_checkable
+class Fenced(Protocol):
+    """A journal from which its writer can be fenced out, when it is taken for dead and somebody else takes over."""
+
+    async def fenced(self) -> ClaimLost:
+        """Return when that has happened: every append is refused from then on, with this error."""
         ...

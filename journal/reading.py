@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 from anyio.to_thread import run_sync
 
 from statefork.journal.checkpoint import Checkpoint, Stored, foreign, load, not_there, save, unused
-from statefork.journal.codec import Codec, corrupt
+from statefork.journal.codec import Chain, Codec, corrupt
 from statefork.journal.errors import JournalError, JournalUnavailable, StateMissing
 from statefork.journal.eventfile import Chunk, EventFile, is_journal, primary_code, translated
 from statefork.journal.events import JournalCreated
@@ -28,10 +29,35 @@ TAIL_EVENTS = 256
 BUSY_TIMEOUT_S = 5.0
 
 
+class Chunked(Protocol):
+    """What events are read from: blocking."""
+
+    def head(self) -> int:
+        """The last position."""
+        ...
+
+    def chain(self) -> Chain:
+        """A fresh check for a read that begins on it."""
+        ...
+
+    def chunk(
+        self,
+        after: int,
+        stream: str | None,
+        count: int,
+        chain: Chain,
+        *,
+        start: int | None = None,
+        check_end: bool = True,
+    ) -> Chunk:
+        """Up to ``count`` checked events after a position. See :class:`statefork.journal.eventfile.EventFile`."""
+        ...
+
+
 class Scan:
     """The events after a position, read in chunks by a worker thread. May be left at any point without closing."""
 
-    def __init__(self, file: EventFile, after: int, stream: str | None, limit: int | None, *, check_end: bool) -> None:
+    def __init__(self, file: Chunked, after: int, stream: str | None, limit: int | None, *, check_end: bool) -> None:
         self._file = file
         self._after = after
         self._stream = stream
@@ -141,7 +167,7 @@ class SqliteReader:
         save(self._path, Stored(checkpoint=checkpoint, journal=self._id, hash=digest))
 
 
-def identity(file: EventFile) -> str:
+def identity(file: Chunked) -> str:
     """The journal's id, from its first event. Raises JournalCorrupt."""
     first = file.chunk(0, None, 1, file.chain())
     if first.error is not None:
@@ -151,7 +177,7 @@ def identity(file: EventFile) -> str:
     return first.events[0].event.journal
 
 
-def verify_tail(file: EventFile) -> None:
+def verify_tail(file: Chunked) -> None:
     """Check the last events, and that they are the last. Raises JournalCorrupt."""
     after = max(file.head() - TAIL_EVENTS, 0)
     tail = file.chunk(after, None, TAIL_EVENTS + 1, file.chain())

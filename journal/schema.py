@@ -32,9 +32,10 @@ def _moment(name: str) -> str:
     return f"{_field(f'{name}.env')} || '@' || {_field(f'{name}.generation')}"
 
 
-_ENDS = (
-    f"SELECT e.position, e.stream, {_field('transition')} AS transition, {_field('at')} AS at, e.event FROM events e"
-    f" WHERE {_is('generation.published')} OR {_is('transition.aborted')}"
+_ENDS = (  # an import ends with an event of its own, behind all that it publishes
+    f"SELECT max(e.position) AS position, e.stream, {_field('transition')} AS transition, {_field('at')} AS at, e.event"
+    f" FROM events e WHERE {_is('generation.published')} OR {_is('transition.aborted')}"
+    f" OR {_is('environment.imported')} GROUP BY e.stream, {_field('transition')}"
 )
 
 VIEWS = {
@@ -65,12 +66,12 @@ WITH born AS (SELECT e.* FROM events e WHERE {_is("environment.created")}),
 SELECT {_field("env")} AS environment,
   CASE
     WHEN news.type LIKE 'environment.retired/%' THEN 'retired'
-    WHEN news.type LIKE 'environment.parked/%' THEN 'parked'
+    WHEN news.type LIKE 'environment.parked/%' OR news.type LIKE 'environment.imported/%' THEN 'parked'
     WHEN news.type LIKE 'transition.begun/%' OR news.type LIKE 'transition.drained/%' THEN 'in transition'
     WHEN last.generation IS NULL THEN 'never published'
     ELSE 'serving' END AS state,
   last.generation, last.epoch,
-  max(last.actions, coalesce((SELECT max({_field("number", "a")}) FROM events a
+  max(coalesce(last.actions, 0), coalesce((SELECT max({_field("number", "a")}) FROM events a
     WHERE a.stream = 'act/' || {_field("env")} AND {_is("action.begun", "a")}), 0)) AS actions,
   {_field("how")} AS how, {_moment("parent")} AS parent, {_moment("origin")} AS origin,
   {_field("contract")} AS contract, {_time(_field("at"))} AS created, {_time("news.at")} AS last_change, e.position

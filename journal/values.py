@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+_SECRETS = frozenset({"password", "ticket_key_hex"})  # of an address
+_COVERED = "(not shown)"
+
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
@@ -37,8 +40,9 @@ class Identity(Value, frozen=True, kw_only=True):
 class Sealed(Value, frozen=True, kw_only=True):
     """A resource's immutable version.
 
-    ``version`` is unique within (journal, resource). ``data`` is the adapter's own small record: whatever it needs to
-    find the version again after a restart (paths are relative to the state directory).
+    ``journal``, here and below, says whose it is: the id of the journal, or of the place where several state
+    directories share it. ``version`` is unique within (journal, resource). ``data`` is the adapter's own small record:
+    whatever it needs to find the version again after a restart (paths are relative to the state directory).
     """
 
     journal: str
@@ -71,6 +75,16 @@ class Binding(Value, frozen=True, kw_only=True):
     identity: Identity
     address: dict[str, Json] = {}
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Binding({shown})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The fields, with the secrets of the address covered: what is printed ends in logs and notebooks."""
+        shown = {key: _COVERED if key in _SECRETS and value else value for key, value in self.address.items()}
+        fields = [(name, getattr(self, name)) for name in self.__struct_fields__ if name != "address"]
+        return [*fields, ("address", shown)]
+
 
 Handle = Sealed | Branch | Binding
 
@@ -83,6 +97,14 @@ class Component(Value, frozen=True, kw_only=True):
     depends_on: tuple[str, ...] = ()
 
 
+class Pruned(Value, frozen=True, kw_only=True):
+    """A generation whose content goes: carrying out ``actions`` recorded ones again after ``nearest`` makes it anew."""
+
+    generation: int
+    nearest: Moment
+    actions: int  # 0 where what came from outside is all that was done since
+
+
 class Held(Value, frozen=True, kw_only=True):
     """Something that was open when a transition froze the environment, and how it ended."""
 
@@ -91,11 +113,34 @@ class Held(Value, frozen=True, kw_only=True):
     waited_ms: float = 0.0
 
 
+class Conditions(Value, frozen=True, kw_only=True):
+    """Chance and time, as the code of an environment meets them from one action's beginning to the next.
+
+    ``seed`` (hex): what its random numbers are drawn from; empty: chance is real. ``now`` (Unix seconds): what its
+    clocks say at the beginning; 0.0: they are real.
+    """
+
+    seed: str = ""
+    now: float = 0.0
+
+
+class Rest(Value, frozen=True, kw_only=True):
+    """What is left of an observation without the elements that the contract's masks took out: digests of blobs.
+
+    ``selectors``: what was taken out, as it was written then. ``screenshot``: only where pixels are compared.
+    """
+
+    selectors: tuple[str, ...]
+    snapshot: str
+    screenshot: str = ""
+
+
 class Observation(Value, frozen=True, kw_only=True):
     """What was seen after an action: digests of blobs, never the bytes.
 
-    ``digest`` covers what a replay must reproduce (url, title, accessibility snapshot); ``screenshot`` is evidence for
-    people and outside the digest unless the contract runs in strict determinism. ``parts`` holds further named blobs.
+    ``digest`` covers what a replay must reproduce (url, title, accessibility snapshot). ``screenshot`` is evidence for
+    people, and outside of the digest unless ``pixels`` says otherwise: so it is in strict determinism. ``parts`` holds
+    further named blobs.
     """
 
     digest: str
@@ -105,3 +150,5 @@ class Observation(Value, frozen=True, kw_only=True):
     screenshot: str = ""
     parts: dict[str, str] = {}
     value: Json = None
+    pixels: bool = False
+    rest: Rest | None = None  # None: the contract took no elements out

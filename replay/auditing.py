@@ -28,15 +28,23 @@ from statefork.replay.audit.spill import Kept
 __all__ = ["EngineFold", "audit", "follow"]
 
 
-def audit(state: str | Path, *, stores: bool = True, world: bool = False, progress: Progress | None = None) -> Report:
+def audit(
+    state: str | Path,
+    *,
+    stores: bool = True,
+    world: bool = False,
+    journal: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
     """Check the journal of a state directory, and what it refers to, against every rule that never bends.
 
     An engine may be running: the audit looks at one consistent moment and changes nothing. With ``stores``, blobs and
     sealed versions must be there. With ``world``, too, everything else that lies in the state directory is looked at:
     sealed bytes must be what was sealed, branches belong to one environment each, and whatever the journal does not
-    reach is named. Never raises for what it finds: what can't be read is in the report.
+    reach is named. ``journal`` is the journal's address, where it is in a database. Never raises for what it finds:
+    what can't be read is in the report.
     """
-    return independent.audit(state, stores=stores, world=world, progress=progress, more=(EngineFold,))
+    return independent.audit(state, stores=stores, world=world, journal=journal, progress=progress, more=(EngineFold,))
 
 
 def follow(
@@ -46,9 +54,12 @@ def follow(
     idle: Callable[[], bool],
     looked: Callable[[int, int], bool],
     stores: bool = True,
+    journal: str | None = None,
 ) -> Report:
     """The same as the journal grows: see :func:`statefork.replay.audit.follow.follow`."""
-    return follow_independently(state, told=told, idle=idle, looked=looked, stores=stores, more=(EngineFold,))
+    return follow_independently(
+        state, told=told, idle=idle, looked=looked, stores=stores, journal=journal, more=(EngineFold,)
+    )
 
 
 class EngineFold(Checker):
@@ -59,7 +70,7 @@ class EngineFold(Checker):
     kinds = frozenset(
         {
             kinds.CREATED, kinds.BEGUN, kinds.DRAINED, kinds.PUBLISHED, kinds.ABORTED, kinds.FORKED, kinds.ACTIVATED,
-            kinds.PARKED, kinds.RETIRED, kinds.ANSWERED, kinds.ACTION_BEGUN,
+            kinds.PARKED, kinds.RETIRED, kinds.ANSWERED, kinds.ACTION_BEGUN, kinds.IMPORTED, kinds.PRUNED, kinds.MARKED,
         }
     )  # fmt: skip
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from statefork.engine.capsule import World
+from statefork.engine.world import World
 from statefork.journal.log import Reader, Recorded
 from statefork.replay.lineage import Past, env_of
 
 
-async def rebuild(journal: Reader, *, position: int | None = None) -> World:
+async def rebuild(journal: Reader, *, position: int | None = None, place: str | None = None) -> World:
     """The world after the event at ``position`` (None: after the last one); position 0 gives the empty world.
 
-    Raises JournalCorrupt where the chain does not hold, IllegalTransition where an event may not follow.
+    ``place``: only what that state directory has, where several share the journal; None: all of it. Raises
+    JournalCorrupt where the chain does not hold, IllegalTransition where an event may not follow.
     """
-    world = World()
+    world = World(place=place)
     async for recorded in until(journal, position):
-        world.apply(recorded.event)
+        world.apply(recorded.event, recorded)
     return world
 
 

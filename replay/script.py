@@ -11,7 +11,10 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from statefork.journal.values import Json, Observation
+from statefork.journal.values import Conditions, Json, Observation
+
+LEFT_OUT = "(left out of the export)"
+"""Stands in the place of a header that opened something outside, where a trajectory came from another machine."""
 
 
 class Do(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +22,7 @@ class Do(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     action: dict[str, Json]
+    conditions: Conditions | None = None
 
 
 class Give(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +33,7 @@ class Give(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     headers: dict[str, str]
     body: bytes = b""
+    conditions: Conditions | None = None
 
     @property
     def name(self) -> str:
@@ -59,13 +64,14 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     observation: Observation | None = None
     status: int = 0
+    missed: tuple[str, ...] = ()  # what pages asked of hosts outside that was not asked when it was recorded
 
 
 class Stage(Protocol):
     """The environment in which a script is carried out."""
 
-    async def act(self, action: Mapping[str, Json]) -> Played:
-        """Carry out an action and observe."""
+    async def act(self, action: Mapping[str, Json], conditions: Conditions | None = None) -> Played:
+        """Carry out an action under these conditions, and observe."""
         ...
 
     async def give(self, cue: Give) -> Played:
@@ -87,7 +93,7 @@ class Executor:
             case None:
                 return None
             case Do():
-                return await self._stage.act(cue.action)
+                return await self._stage.act(cue.action, cue.conditions)
             case Give():
                 return await self._stage.give(cue)
             case Skip():

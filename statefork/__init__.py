@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from statefork import sync as sync
+    from statefork.adapters.interfaces.auditing import audit as audit
     from statefork.adapters.interfaces.environment import Environment as Environment
     from statefork.adapters.interfaces.environment import Evaluation as Evaluation
     from statefork.adapters.interfaces.python import Engine as Engine
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from statefork.engine.settings import Settings as Settings
     from statefork.journal.errors import StateforkError as StateforkError
     from statefork.journal.values import Moment as Moment
-    from statefork.replay.auditing import audit as audit
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _HOMES = {
     "Seen": "statefork.adapters.interfaces.views",
     "Settings": "statefork.engine.settings",
     "StateforkError": "statefork.journal.errors",
-    "audit": "statefork.replay.auditing",
+    "audit": "statefork.adapters.interfaces.auditing",
     "open_engine": "statefork.adapters.interfaces.python",
 }
 

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from typing import Any, Protocol
 
 import msgspec
 
+from statefork.adapters.interfaces.queries import QUERIES
 from statefork.adapters.interfaces.views import Seen
 from statefork.engine.capsule import Capsule
 from statefork.engine.errors import ActionFailed, ActionTimeout, ContractError, InvalidAction, NotReady
 from statefork.engine.kernel import EvaluationContext, Kernel
+from statefork.engine.making import Making
+from statefork.engine.policy import FORMS, SnapshotPolicy, parse_policy
 from statefork.engine.ports import Blobs
 from statefork.engine.refs import Ref, as_ref, resolve
+from statefork.engine.retention import FORMS as RETENTIONS
+from statefork.engine.retention import Retention, parse_retention
 from statefork.engine.settings import DrainPolicy
-from statefork.journal.values import Binding, Json, Moment
+from statefork.journal.values import Binding, Json, Moment, Pruned
+from statefork.replay.verdict import RolloutResult
 
 Score = float | tuple[float, Json]
 """What an evaluator returns: a score, or a score with details that the journal keeps."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation that holds what a moment held, and how it was made where none stood there."""
+
+    moment: Moment
+    made: RolloutResult | None = None
+
+
+class Standings(Protocol):
+    """Makes moments that nobody sealed."""
+
+    def standing(self, ref: Ref) -> AbstractAsyncContextManager[Standing]:
+        """A generation that holds what a moment held, as long as the body runs. Raises UnknownRef, Diverged."""
+        ...
 
 
 class Evaluation:
@@ -36,20 +56,19 @@ class Evaluation:
         self.epoch: int = context.epoch
 
     def query(self, resource: str, sql: str, parameters: tuple[Json, ...] = ()) -> list[dict[str, Json]]:
-        """Rows of a read-only query on one of the environment's SQLite databases. Raises ContractError without it."""
-        path = str(self._database(resource).address["path"])
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute(sql, parameters)]
+        """Rows of one read-only statement on a database of the environment, SQLite or PostgreSQL.
 
-    def _database(self, resource: str) -> Binding:
+        ``?`` stands for a parameter on both. PostgreSQL's values come as SQLite's would where that has them: numbers,
+        text (dates and times too), bytes; besides them booleans and JSON. Raises ContractError without such a database,
+        ResourceFailed for what PostgreSQL refuses.
+        """
         binding = self._context.bindings.get(resource)
-        if binding is None or binding.adapter != "sqlite":
-            there = [name for name, one in self._context.bindings.items() if one.adapter == "sqlite"]
+        if binding is None or binding.adapter not in QUERIES:
+            there = sorted(name for name, one in self._context.bindings.items() if one.adapter in QUERIES)
             raise ContractError(
-                f"the contract has no SQLite database {resource!r}; it has {', '.join(there) or 'none'}", key=resource
+                f"the contract has no database {resource!r}; it has {', '.join(there) or 'none'}", key=resource
             )
-        return binding
+        return QUERIES[binding.adapter](binding, sql, parameters)
 
     async def look(self) -> Seen:
         """What the agent would see now, without acting."""
@@ -63,13 +82,24 @@ class Evaluation:
 class Environment:
     """A handle on one environment; cheap, and valid as long as its engine is open."""
 
-    def __init__(self, kernel: Kernel, blobs: Blobs, name: str) -> None:
+    def __init__(self, kernel: Kernel, blobs: Blobs, name: str, standings: Standings) -> None:
         self.kernel = kernel
         self.blobs = blobs
         self.name = name
+        self._standings = standings
+        self._made: RolloutResult | None = None
 
     def __repr__(self) -> str:
         return f"<Environment {self.ref} {self.capsule.phase.value}>"
+
+    @property
+    def made(self) -> RolloutResult | None:
+        """How the moment was made that it continues from, where nobody had sealed that: see ``Engine.fork``."""
+        return self._made
+
+    @made.setter
+    def made(self, result: RolloutResult | None) -> None:
+        self._made = result
 
     @property
     def capsule(self) -> Capsule:
@@ -78,7 +108,7 @@ class Environment:
 
     @property
     def ref(self) -> Moment:
-        """The published generation."""
+        """The published generation. A moment that was made in it comes after that: ``made.ref`` is its name."""
         return self.capsule.moment
 
     # --- acting and seeing --------------------------------------------------------------------------------------
@@ -131,6 +161,33 @@ class Environment:
         """Publish the present as a new generation; the agent goes on undisturbed. Raises TransitionAborted."""
         return await self.kernel.snapshot(self.name, drain=drain, key=key)
 
+    def keep_snapshots(self, policy: str | None) -> str:
+        """Publish the present by itself after actions, as long as this engine runs; what holds now.
+
+        ``"every action"``, ``"every 5 actions"``, ``"when changed"`` or ``"on demand"``; None: as the contract's key
+        ``snapshots`` says. Raises ContractError for another text.
+        """
+        self.kernel.upkeep.set_snapshots(self.name, check_snapshots(policy) if policy is not None else None)
+        return str(self.kernel.upkeep.snapshots_of(self.name))
+
+    def keep_generations(self, policy: str | None) -> str:
+        """Let generations go at each publish, as long as this engine runs, that can be made again; what holds now.
+
+        ``"all"``, ``"last 20"`` or ``"forks and marks"``; None: as the contract's key ``retention`` says. Raises
+        ContractError for another text.
+        """
+        self.kernel.upkeep.set_retention(self.name, check_retention(policy) if policy is not None else None)
+        return str(self.kernel.upkeep.retention_of(self.name))
+
+    async def prune(self, policy: str | None = None, *, only_say: bool = False) -> tuple[Pruned, ...]:
+        """Let them go now, and free what only they held; also of an environment that has ended.
+
+        ``policy`` as in ``keep_generations``; None: what holds for the environment. ``only_say``: nothing is done but
+        to tell which would go, and from where each could be made again. Raises ContractError.
+        """
+        retention = self.kernel.upkeep.retention_of(self.name) if policy is None else check_retention(policy)
+        return await self.kernel.upkeep.prune(self.name, retention, only_say=only_say)
+
     async def reset(self, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
         """Go back to the origin, as a new generation. Raises TransitionAborted: then the old generation serves."""
         return await self.kernel.reset(self.name, drain=drain, key=key)
@@ -138,13 +195,15 @@ class Environment:
     async def restore(
         self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None, key: str | None = None
     ) -> Moment:
-        """Go back to a generation (a number means one of this environment), as a new generation.
+        """Go back to a moment (a number means a generation of this environment), as a new generation.
 
-        Raises UnknownRef, TransitionAborted.
+        One that nobody sealed is made first, in a child beside, as for a fork, and ``made`` says how that went; this
+        environment serves meanwhile, and stays as it is where it can't be made. Raises UnknownRef, TransitionAborted,
+        Diverged.
         """
-        ref = f"{self.name}@{target}" if isinstance(target, int) else target
-        moment = resolve(as_ref(ref), self.kernel.histories())
-        return await self.kernel.restore(self.name, moment, drain=drain, key=key)
+        ref = as_ref(f"{self.name}@{target}" if isinstance(target, int) else target)
+        await self.kernel.find(ref.env)
+        return await self.kernel.restore(self.name, making(ref, self, self._standings), drain=drain, key=key)
 
     async def recover(self) -> Moment:
         """Give up everything since the last published generation, whatever state it is in: that serves again.
@@ -199,3 +258,43 @@ class Environment:
             usage = await resource.usage(branch if branch is not None else component.sealed)
             sizes[name] = usage.private_bytes
         return sizes
+
+
+def check_snapshots(text: object) -> SnapshotPolicy:
+    """The snapshot policy that a text means. Raises ContractError with those there are."""
+    found = parse_policy(text)
+    if found is None:
+        raise ContractError(f"a snapshot policy is {FORMS}, not {text!r}", key="snapshots")
+    return found
+
+
+def check_retention(text: object) -> Retention:
+    """The retention that a text means. Raises ContractError with those there are."""
+    found = parse_retention(text)
+    if found is None:
+        raise ContractError(f"a retention is {RETENTIONS}, not {text!r}", key="retention")
+    return found
+
+
+def making(ref: Ref, env: Environment, standings: Standings) -> Making:
+    """A moment that an environment is to continue from; its ``made`` tells of it afterwards."""
+
+    @asynccontextmanager
+    async def made(ref: Ref) -> AsyncIterator[Moment]:
+        env.made = None
+        if ref.is_now:  # is not published for this
+            yield resolve(ref, env.kernel.histories())
+            return
+        async with standings.standing(ref) as standing:
+            yield standing.moment
+            env.made = standing.made
+
+    return Making(ref, made)
+
+
+def check_policies(snapshots: str | None, retention: str | None) -> None:
+    """Raise ContractError for a text that is no policy, before anything is made."""
+    if snapshots is not None:
+        check_snapshots(snapshots)
+    if retention is not None:
+        check_retention(retention)

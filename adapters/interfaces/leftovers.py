@@ -9,11 +9,14 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from statefork.adapters.interfaces.store.mounting import unmount
+from statefork.adapters.interfaces.store.place import FOLDER, PARTIAL, Place
 from statefork.adapters.resources.files.mounts import detach, mounted_below
 from statefork.engine.errors import ResourceFailed
 from statefork.engine.runtimes import reap_leftovers
 from statefork.journal.errors import JournalCorrupt, JournalUnavailable, StateMissing
 from statefork.journal.lock import StateLock
+from statefork.journal.marker import read_marker
 from statefork.journal.store import open_state
 
 
@@ -37,8 +40,10 @@ async def release(state: Path) -> Released:
 
 
 async def _journal_of(state: Path) -> str:
-    """The journal's identity; empty where it can't be read, and then processes can't be told from other people's."""
+    """What the directory's processes bear; empty where that can't be read, so that nobody can tell which they are."""
     try:
+        if (marker := read_marker(state)) is not None:  # the journal is elsewhere, and need not be reachable
+            return marker.place
         async with open_state(state, write=False) as opened:
             return opened.journal.id
     except StateMissing:
@@ -55,7 +60,7 @@ def _release(state: Path, journal: str) -> Released:
         detached = []
         for place in _ours_below(state):
             try:
-                detach(place)
+                _detach(place)
             except OSError as error:
                 raise ResourceFailed(
                     f"{place} can't be unmounted: {error.strerror}",
@@ -65,6 +70,16 @@ def _release(state: Path, journal: str) -> Released:
             detached.append(str(place.relative_to(state)))
         _open_workplaces(state)
     return Released(mounts=tuple(detached), runtimes=tuple(runtimes))
+
+
+def _detach(place: Path) -> None:
+    """Take a mount away; of a store also its loop device, once nobody has a file of it open any more."""
+    store = Place.of(place.parent.parent, place.parent.name)
+    if place == store.mounted and place.parent.name in (FOLDER, PARTIAL):
+        unmount(store)
+        if place not in mounted_below(place):
+            return
+    detach(place)
 
 
 def _open_workplaces(state: Path) -> None:
@@ -88,8 +103,19 @@ def _ours_below(state: Path) -> list[Path]:
 
 
 def _is_ours(place: Path) -> bool:
-    """Whether we mounted there: a branch's tree, or a trial. The state directory may well lie on disks of its own."""
+    """Whether we mounted there: a store, a branch's tree, or a trial.
+
+    The state directory may well lie on disks of its own.
+    """
     match place.parts:
+        case ("store" | "store.partial", "mounted"):
+            return True
+        case ("store", "mounted", *within) | within:
+            return _is_a_tree(tuple(within))
+
+
+def _is_a_tree(place: tuple[str, ...]) -> bool:
+    match place:
         case ("resources", _, "branches", *_):
             return True
         case ("resources", _, trial, *_):

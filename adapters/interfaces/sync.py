@@ -19,187 +19,34 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from statefork.adapters.interfaces import environment as waiting
 from statefork.adapters.interfaces import python
-from statefork.adapters.interfaces.blocking import Calls, Lent, LoopThread, Offer
-from statefork.adapters.interfaces.environment import Score
-from statefork.adapters.interfaces.lent_page import lend
+from statefork.adapters.interfaces.bisecting import Bisection, Span, Watch, answer_of, nobody_watches, settled
+from statefork.adapters.interfaces.blocking import Calls, LoopThread
+from statefork.adapters.interfaces.carrying import Exported, Imported
+from statefork.adapters.interfaces.carrying import nobody_watches as nobody_looks
 from statefork.adapters.interfaces.python import DIFF_CHANGES_MAX
-from statefork.adapters.interfaces.views import Cost, Seen
+from statefork.adapters.interfaces.sync_environment import Environment, Evaluation
+from statefork.adapters.interfaces.views import Cost
 from statefork.adapters.interfaces.worlds import Progress
 from statefork.engine.capsule import Capsule
 from statefork.engine.collect import GcReport
-from statefork.engine.errors import LeaseRevoked, ResourceFailed
-from statefork.engine.ports import Change
 from statefork.engine.recovery import RecoveryReport
 from statefork.engine.refs import Ref
 from statefork.engine.settings import DrainPolicy, Settings
-from statefork.journal.values import Binding, Json, Moment
+from statefork.journal.values import Json, Moment
+from statefork.replay.blame import Blame
+from statefork.replay.differing import Difference
 from statefork.replay.rollout import RolloutResult
+from statefork.replay.search import Answer, first_failing
+from statefork.replay.stage import Progress as Played
+from statefork.replay.stage import nobody_watches as nobody_plays
+from statefork.replay.steps import OnStep, nobody_asks
 
 __all__ = ["Engine", "Environment", "Evaluation", "open_engine"]
 
-
-class Evaluation:
-    """What an evaluator may read: one environment, one generation, through the original interfaces.
-
-    It is lent for one evaluation: after that, and when the lease is revoked, it raises LeaseRevoked.
-    """
-
-    def __init__(self, evaluation: waiting.Evaluation, calls: Calls) -> None:
-        self._evaluation = evaluation
-        self._calls = calls
-        self.env: str = evaluation.env
-        self.generation: int = evaluation.generation
-        self.epoch: int = evaluation.epoch
-
-    def query(self, resource: str, sql: str, parameters: tuple[Json, ...] = ()) -> list[dict[str, Json]]:
-        """Rows of a read-only query on one of the environment's SQLite databases."""
-        self._calls.check()
-        return self._evaluation.query(resource, sql, parameters)
-
-    def look(self) -> Seen:
-        """What the agent would see now, without acting."""
-        return self._calls.call(self._evaluation.look)
-
-    def base_url(self, resource: str | None = None) -> str:
-        """The environment's private base URL, for evaluators that use plain HTTP clients."""
-        return self._calls.run(lambda: self._evaluation.base_url(resource))
-
-
-class Environment:
-    """A handle on one environment; cheap, and valid as long as its engine is open."""
-
-    def __init__(self, environment: waiting.Environment, calls: Calls) -> None:
-        self._environment = environment
-        self._calls = calls
-        self.name: str = environment.name
-
-    def __repr__(self) -> str:
-        return f"<Environment {self.name}>"
-
-    @property
-    def capsule(self) -> Capsule:
-        """The environment's control state."""
-        return self._calls.run(lambda: self._environment.capsule)
-
-    @property
-    def ref(self) -> Moment:
-        """The published generation."""
-        return self._calls.run(lambda: self._environment.ref)
-
-    # --- acting and seeing --------------------------------------------------------------------------------------
-
-    def act(self, action: msgspec.Struct | Mapping[str, Json], *, timeout_s: float | None = None) -> Seen:
-        """Carry out one action and see what came of it.
-
-        Raises InvalidAction (nothing was done), ActionFailed (the world said no; ``error.seen`` is what was seen),
-        ActionTimeout and LeaseRevoked (outcome unknown), EnvironmentFrozen, RuntimeDied.
-        """
-        return self._calls.call(lambda: self._environment.act(action, timeout_s=timeout_s))
-
-    def observe(self) -> Seen:
-        """Look without acting."""
-        return self._calls.call(self._environment.observe)
-
-    @contextmanager
-    def page(self) -> Iterator[Any]:
-        """The native page, under one lease; what is done with it is recorded as one opaque action.
-
-        A browser's has the methods of Playwright's synchronous interface. Callbacks (``page.on``, ``page.route``) run
-        on Playwright's thread and get its asynchronous objects.
-        """
-
-        async def hold(offer: Offer[Any]) -> None:
-            async with self._environment.page() as page:
-                await offer(page)
-
-        with Lent(self._calls, hold, _page_ended, join=False) as lent:
-            yield lend(lent.value, lent.calls)
-
-    def evaluate(self, check: Callable[[Evaluation], Score], *, name: str = "") -> float:
-        """Score the environment: all that ``check`` reads is of one generation. Returns and journals the score.
-
-        ``check`` runs in the calling thread, so that Ctrl-C and a debugger reach it.
-        """
-        label = name or getattr(check, "__name__", "check")
-
-        async def hold(offer: Offer[waiting.Evaluation]) -> float:
-            return await self._environment.evaluate(offer, name=label)
-
-        with Lent(self._calls, hold, _evaluation_ended, join=True) as lent:
-            lent.answer = check(Evaluation(lent.value, lent.calls))
-        return lent.result
-
-    # --- transitions --------------------------------------------------------------------------------------------
-
-    # ``key``: as in Engine.create.
-
-    def snapshot(self, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
-        """Publish the present as a new generation; the agent goes on undisturbed. Raises TransitionAborted."""
-        return self._calls.call(lambda: self._environment.snapshot(drain=drain, key=key))
-
-    def reset(self, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
-        """Go back to the origin, as a new generation. Raises TransitionAborted: then the old generation serves."""
-        return self._calls.call(lambda: self._environment.reset(drain=drain, key=key))
-
-    def restore(
-        self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None, key: str | None = None
-    ) -> Moment:
-        """Go back to a generation (a number means one of this environment), as a new generation.
-
-        Raises UnknownRef, TransitionAborted.
-        """
-        return self._calls.call(lambda: self._environment.restore(target, drain=drain, key=key))
-
-    def recover(self) -> Moment:
-        """Give up everything since the last published generation, whatever state it is in: that serves again.
-
-        For what can be neither published nor replaced, such as a tail that fills its disk: a reset stages beside it.
-        """
-        return self._calls.call(self._environment.recover)
-
-    def park(self, reason: str = "") -> None:
-        """Seal and unbind: the environment costs only disk until it is used again."""
-        self._calls.call(lambda: self._environment.park(reason))
-
-    def activate(self) -> None:
-        """Bind and probe now what would otherwise be bound at the next use."""
-        self._calls.call(self._environment.activate)
-
-    @contextmanager
-    def pinned(self) -> Iterator[None]:
-        """Inside the body the environment does not give its slot to another."""
-        pins = self._calls.run(self._environment.pinned)
-        self._calls.run(pins.__enter__)
-        try:
-            yield
-        finally:
-            self._calls.run(lambda: pins.__exit__(None, None, None))
-
-    def retire(self, *, key: str | None = None) -> None:
-        """End the environment. Its history stays readable; generations that others build on survive."""
-        self._calls.call(lambda: self._environment.retire(key=key))
-
-    # --- where things are ---------------------------------------------------------------------------------------
-
-    @property
-    def bindings(self) -> Mapping[str, Binding]:
-        """Where each resource is reachable now. Raises NotReady while the environment is parked."""
-        return self._calls.run(lambda: dict(self._environment.bindings))
-
-    def base_url(self, resource: str | None = None) -> str:
-        """Private base URL of a site, for HTTP clients that know nothing of statefork: the first site unless named.
-
-        Raises NotReady while the environment is parked or when it has no such site.
-        """
-        return self._calls.run(lambda: self._environment.base_url(resource))
-
-    def private_bytes(self) -> dict[str, int]:
-        """Bytes on disk that only this environment's head generation keeps, by resource."""
-        return self._calls.call(self._environment.private_bytes)
+Check = Callable[[Environment], bool | None]
+"""Whether it holds in an environment that stands at one moment; None: that can't be said there."""
 
 
 class Engine:
@@ -222,6 +69,11 @@ class Engine:
         """What opening this state directory found and repaired."""
         return self._calls.run(lambda: self._engine.recovered)
 
+    @property
+    def place(self) -> str:
+        """The name of this state directory in a journal that several may share; empty where the journal is its own."""
+        return self._calls.run(lambda: self._engine.place)
+
     def environments(self) -> list[Environment]:
         """Every environment that is not retired, in the order of their names."""
         return [self._held(environment) for environment in self._calls.run(self._engine.environments)]
@@ -230,24 +82,47 @@ class Engine:
         """The environment of that name. Raises UnknownEnvironment."""
         return self._held(self._calls.run(lambda: self._engine.environment(name)))
 
-    def create(self, name: str, *, key: str | None = None) -> Environment:
+    def find(self, name: str) -> Environment:
+        """The same. Where several engines share the journal it is asked whose an unknown name is.
+
+        Raises UnknownEnvironment, and EnvironmentElsewhere where it lives in another state directory.
+        """
+        return self._held(self._calls.call(lambda: self._engine.find(name)))
+
+    def create(
+        self, name: str, *, key: str | None = None, snapshots: str | None = None, retention: str | None = None
+    ) -> Environment:
         """A new environment over the contract's base: generation 1, bound and probed.
 
         ``key``, here and below: a text of the caller's choice. Who gives the same command again with the same key gets
         the answer of the first time, and nothing happens twice: also after a crash, and for ever. Raises KeyReused
         where it was given with another command.
 
-        Raises EnvironmentExists, TransitionAborted (naming the component that failed).
-        """
-        return self._held(self._calls.call(lambda: self._engine.create(name, key=key)))
+        ``snapshots``, ``retention``: as in Environment.keep_snapshots and keep_generations, from the beginning.
 
-    def create_many(self, names: Sequence[str], *, key: str | None = None) -> list[Environment]:
+        Raises EnvironmentExists, ContractError for a text that is no policy, TransitionAborted (naming the component
+        that failed).
+        """
+        made = self._calls.call(lambda: self._engine.create(name, key=key, snapshots=snapshots, retention=retention))
+        return self._held(made)
+
+    def create_many(
+        self,
+        names: Sequence[str],
+        *,
+        key: str | None = None,
+        snapshots: str | None = None,
+        retention: str | None = None,
+    ) -> list[Environment]:
         """Several at once; as many are bound as there are slots, the others when they are used.
 
         Each succeeds or fails on its own: PartialFailure carries the names of those that are there, and the others'
         errors. Raises LimitReached.
         """
-        return [self._held(one) for one in self._calls.call(lambda: self._engine.create_many(names, key=key))]
+        made = self._calls.call(
+            lambda: self._engine.create_many(names, key=key, snapshots=snapshots, retention=retention)
+        )
+        return [self._held(one) for one in made]
 
     def reset_many(
         self, names: Sequence[str], *, drain: DrainPolicy | None = None, key: str | None = None
@@ -256,17 +131,35 @@ class Engine:
         return self._calls.call(lambda: self._engine.reset_many(names, drain=drain, key=key))
 
     def fork(
-        self, ref: str | Ref | Moment, *, n: int = 1, names: Sequence[str] | None = None, key: str | None = None
+        self,
+        ref: str | Ref | Moment,
+        *,
+        n: int = 1,
+        names: Sequence[str] | None = None,
+        key: str | None = None,
+        progress: Played = nobody_plays,
     ) -> list[Environment]:
         """``n`` children that continue from a moment: the present (one snapshot for all), or a published generation.
 
         Children are called ``<parent>-f1`` and so on unless ``names`` says otherwise; as many are bound as there are
         slots, the others when they are used. Each succeeds or fails on its own: PartialFork carries the survivors'
         names and the others' errors. A repetition with the same ``key`` returns the same children, and makes those
-        that had failed, of the same moment. Raises UnknownRef, LimitReached.
+        that had failed, of the same moment. ``progress`` is called in the engine's thread. Raises UnknownRef,
+        LimitReached; Diverged where a moment of the past that nobody sealed could not be made again as it was.
         """
-        children = self._calls.call(lambda: self._engine.fork(ref, n=n, names=names, key=key))
+        children = self._calls.call(lambda: self._engine.fork(ref, n=n, names=names, key=key, progress=progress))
         return [self._held(child) for child in children]
+
+    def lend(self, ref: str | Ref | Moment, what_for: str, *, progress: Played = nobody_plays) -> Environment:
+        """A child of a moment for the use of one command, which gives it back (:meth:`take_back`) at its end.
+
+        Where that is cut short, the next opening retires it. Raises UnknownRef, Diverged.
+        """
+        return self._held(self._calls.call(lambda: self._engine.lend(ref, what_for, progress=progress)))
+
+    def take_back(self, name: str) -> None:
+        """Retire what was lent. Idempotent."""
+        self._calls.call(lambda: self._engine.take_back(name))
 
     def clone(self, ref: str | Ref | Moment, name: str, *, key: str | None = None) -> Environment:
         """A new environment whose origin (generation 1) is that moment. Raises UnknownRef, EnvironmentExists."""
@@ -281,20 +174,101 @@ class Engine:
 
     # --- the past -----------------------------------------------------------------------------------------------
 
-    def replay(self, name: str, *, keep: bool = False) -> RolloutResult:
-        """Re-execute the environment's trajectory on a fresh fork of its origin and compare every observation.
+    def replay(
+        self,
+        to: str | Ref | Moment,
+        *,
+        start: str | Ref | Moment | None = None,
+        keep: bool = False,
+        states: bool = True,
+        progress: Played = nobody_plays,
+        on_step: OnStep = nobody_asks,
+    ) -> RolloutResult:
+        """Re-execute what led to a moment on a fresh fork of its origin and compare every observation.
 
-        The fork is retired afterwards unless ``keep``. Raises UnknownEnvironment, TransitionAborted.
+        The fork is retired afterwards unless ``keep``. ``progress`` and ``on_step`` are called in the engine's thread,
+        from which the engine takes no calls. Raises UnknownEnvironment, UnknownRef, TransitionAborted.
         """
-        return self._calls.call(lambda: self._engine.replay(name, keep=keep))
+        wanted: Any = {"start": start, "keep": keep, "states": states, "progress": progress, "on_step": on_step}
+        return self._calls.call(lambda: self._engine.replay(to, **wanted))
+
+    def bisect(
+        self, good: str | Ref | Moment, bad: str | Ref | Moment, check: Check, *, watch: Watch = nobody_watches
+    ) -> Bisection:
+        """The first action after which ``check`` fails, of those between two moments of one history.
+
+        ``check`` gets an environment of its own, and runs in the calling thread; so does ``watch``. Raises UnknownRef,
+        NothingBetween, Diverged.
+        """
+        between = self.between(good, bad)
+
+        async def ask(number: int) -> Answer:
+            ref = between.ref(number)
+            (child,) = self.fork(ref)
+            try:
+                answer = answer_of(check(child))
+            finally:
+                child.retire()
+            watch(ref, answer.value)
+            return answer
+
+        return between.told(settled(first_failing(between.low, between.high, ask)))
+
+    def between(self, good: str | Ref | Moment, bad: str | Ref | Moment) -> Span:
+        """The moments of one history between two ends, by number. Raises UnknownRef."""
+        return self._calls.run(lambda: self._engine.between(good, bad))
 
     def diff(
-        self, before: str | Ref | Moment, after: str | Ref | Moment, *, limit: int = DIFF_CHANGES_MAX
-    ) -> dict[str, list[Change]]:
-        """What differs between two published generations, by resource, at most ``limit`` changes each."""
-        return self._calls.call(lambda: self._engine.diff(before, after, limit=limit))
+        self,
+        before: str | Ref | Moment,
+        after: str | Ref | Moment,
+        *,
+        limit: int = DIFF_CHANGES_MAX,
+        look: bool = False,
+    ) -> Difference:
+        """What differs between any two moments of environments of one contract: see :meth:`statefork.Engine.diff`.
+
+        Raises UnknownRef, ForeignHandle (of two contracts), Diverged.
+        """
+        return self._calls.call(lambda: self._engine.diff(before, after, limit=limit, look=look))
+
+    def blame(
+        self,
+        ref: str | Ref | Moment,
+        *,
+        row: tuple[str, Json] | None = None,
+        file: str | None = None,
+        item: str | None = None,
+        resource: str | None = None,
+        thorough: bool = False,
+        progress: Played = nobody_plays,
+    ) -> Blame:
+        """The action that last changed one thing on the way to a moment: see :meth:`statefork.Engine.blame`."""
+        wanted: Any = {"row": row, "file": file, "item": item, "resource": resource, "thorough": thorough}
+        return self._calls.call(lambda: self._engine.blame(ref, progress=progress, **wanted))
+
+    def export(
+        self,
+        ref: str | Ref | Moment,
+        path: str | Path,
+        progress: Progress = nobody_looks,
+        *,
+        ends: bool = False,
+        base: bool = True,
+        secrets: bool = False,
+    ) -> Exported:
+        """Write a moment, and all that led to it, into one file. ``progress`` is called in the engine's thread."""
+        return self._calls.call(lambda: self._engine.export(ref, path, progress, ends=ends, base=base, secrets=secrets))
+
+    def import_(self, path: str | Path, name: str | None = None, progress: Progress = nobody_looks) -> Imported:
+        """A new environment with the content and the past that a file holds; parked until it is used."""
+        return self._calls.call(lambda: self._engine.import_(path, name, progress))
 
     # --- cost and upkeep ----------------------------------------------------------------------------------------
+
+    def mark(self, ref: str | Ref | Moment, text: str) -> Moment:
+        """Call a published generation something, which keeps it from being pruned; an empty text takes that away."""
+        return self._calls.call(lambda: self._engine.mark(ref, text))
 
     def gc(self) -> GcReport:
         """Remove what no environment reaches: orphans, and sealed versions of no generation."""
@@ -312,18 +286,22 @@ def open_engine(
     state: str | Path = "./state",
     slots: int | None = None,
     settings: Settings | None = None,
+    journal: str | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Engine]:
     """Open a state directory for a contract (a path, or the name of a packaged world) and serve it.
 
     Bases are built and runtimes started as needed; what a crash left behind is settled first (``engine.recovered``).
     Leaving parks every environment, also after Ctrl-C; a second Ctrl-C while that lasts is raised afterwards, a third
-    one leaves at once what the next opening will recover. ``progress`` is called with a fraction and a sentence while
+    one leaves at once what the next opening will recover. ``journal`` is as for :func:`statefork.open_engine`, and
+    ``progress`` is called with a fraction and a sentence while
     bases are built, in another thread. Raises ContractError, MissingDependency, StateLocked, JournalCorrupt.
     """
 
     def opening() -> AbstractAsyncContextManager[python.Engine]:
-        return python.open_engine(contract, state=state, slots=slots, settings=settings, progress=progress)
+        return python.open_engine(
+            contract, state=state, slots=slots, settings=settings, journal=journal, progress=progress
+        )
 
     loop = LoopThread(opening, "statefork engine")
     try:
@@ -331,11 +309,3 @@ def open_engine(
         yield Engine(engine, calls)
     finally:
         loop.close()
-
-
-def _page_ended() -> ResourceFailed:
-    return ResourceFailed("this page was lent for one action, which has ended", hint="Ask for it again")
-
-
-def _evaluation_ended() -> LeaseRevoked:
-    return LeaseRevoked("this evaluation has ended", hint="Evaluate again")

@@ -24,13 +24,17 @@ _WORLDS = "statefork.worlds"
 
 
 def packaged_worlds() -> dict[str, Path]:
-    """The worlds that come with statefork: name and contract file."""
+    """The worlds that come with statefork: name and contract file.
+
+    A world may have several contracts: ``shop/shop.toml``, ``shop/shop-postgres.toml``.
+    """
     root = resources.files(_WORLDS)
     found = {}
-    for entry in root.iterdir():
-        contract = entry / f"{entry.name}.toml"
-        if contract.is_file():
-            found[entry.name] = Path(str(contract))
+    for entry in (entry for entry in root.iterdir() if entry.is_dir()):
+        for contract in entry.iterdir():
+            name, dot, kind = contract.name.rpartition(".")
+            if (name == entry.name or name.startswith(f"{entry.name}-")) and f"{dot}{kind}" == ".toml":
+                found[name] = Path(str(contract))
     return dict(sorted(found.items()))
 
 

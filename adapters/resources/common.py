@@ -38,8 +38,11 @@ def failures_told(resource: str, doing: str, **facts: str | int | None) -> Itera
         hint = ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             hint = (
-                "The disk of the state directory is full. Free space (statefork gc), then try again; nothing was lost"
+                "The disk of the state directory is full. Free space (statefork gc), or let its store grow (statefork "
+                "store resize), then try again; nothing was lost"
             )
+        elif error.errno == errno.EIO:
+            hint = "The disk fails, or the store's file system has shut down: see `statefork store status` and `dmesg`"
         elif error.errno in (errno.EMFILE, errno.ENFILE):
             hint = "Too many open files: raise the limit (ulimit -n)"
         elif error.errno == errno.EFBIG:

@@ -62,6 +62,7 @@ class Ledger:
         self._uses: Counter[str] = Counter()  # of layers, by this journal's records
         self._sealed = Records(SealedRecord, self._uses)
         self._branches = Records(BranchRecord, self._uses)
+        self._torn: set[str] = set()  # versions whose record has a name and no bytes: of a crash of the machine
         self._foreign_layers: set[str] = set()  # what other journals' records name: kept, never shown
         self._foreign_branches: set[str] = set()
         self._pins: dict[str, int] = {}  # layers in use by work under way
@@ -97,9 +98,12 @@ class Ledger:
         with self._opened():
             record = self._sealed.get(handle.version)
         if record is None:
+            torn = handle.version in self._torn
             raise ResourceFailed(
-                f"{self.resource}: version {handle.version!r} does not exist here",
-                hint="It was collected, or the state directory is not the one it was sealed in",
+                f"{self.resource}: version {handle.version!r} {'lost its record' if torn else 'does not exist here'}",
+                hint='The machine crashed before it was on disk: survives = "os" outlives that'
+                if torn
+                else "It was collected, or the state directory is not the one it was sealed in",
                 resource=self.resource,
                 version=handle.version,
             )
@@ -165,6 +169,7 @@ class Ledger:
     def drop_sealed(self, version: str) -> None:
         """Forget a version and remove the layers that nothing else names. Idempotent."""
         with self._opened():
+            self._torn.discard(version)
             record = self._sealed.pop(version)
             self._record_path("sealed", version).unlink(missing_ok=True)
             self._collect(record.layers if record else ())
@@ -180,8 +185,14 @@ class Ledger:
     def handles(self) -> Iterator[Handle]:
         """Everything of this journal that exists now."""
         with self._opened():
+            torn = [
+                Sealed(journal=self.journal, resource=self.resource, adapter=self.adapter, version=version)
+                for version in sorted(self._torn)
+            ]
             return itertools.chain(
-                (record.handle for record in iter(self._sealed)), (record.handle for record in iter(self._branches))
+                torn,
+                (record.handle for record in iter(self._sealed)),
+                (record.handle for record in iter(self._branches)),
             )
 
     def branches(self) -> list[BranchRecord]:
@@ -248,7 +259,7 @@ class Ledger:
                 remove_tree(self.layer(layer))
 
     def _is_needed(self, layer: str) -> bool:
-        return layer in self._uses or layer in self._pins or layer in self._foreign_layers
+        return bool(self._torn) or layer in self._uses or layer in self._pins or layer in self._foreign_layers
 
     # -- disk -------------------------------------------------------------------------------------------------
 
@@ -274,8 +285,12 @@ class Ledger:
 
     def _read(self, folder: str, kind: type[R], keep: Callable[[R], None]) -> None:
         for path in sorted((self.root / folder).glob("*.json")):
+            data = path.read_bytes()
+            if not data.strip(b"\0"):
+                self._read_torn(path)
+                continue
             try:
-                record = msgspec.json.decode(path.read_bytes(), type=kind)
+                record = msgspec.json.decode(data, type=kind)
             except msgspec.MsgspecError as error:
                 raise ResourceFailed(
                     f"{self.resource}: the record {self.relative(path)} can't be read: {error}",
@@ -289,6 +304,14 @@ class Ledger:
                 if isinstance(record, BranchRecord):
                     self._foreign_branches.add(record.name)
 
+    def _read_torn(self, path: Path) -> None:
+        """A branch is given up, as all are after a crash. What became of a version the journal knows: it is listed for
+        the collector, and no layer is removed while it may be one of its own."""
+        if path.parent.name == "branches":
+            path.unlink()
+        else:
+            self._torn.add(path.stem)
+
     def _sweep(self) -> None:
         """Remove layers and workplaces without a record: a crash came between making and recording them."""
         for path in (self.root / "layers").iterdir():
@@ -299,14 +322,16 @@ class Ledger:
                 remove_tree(path)
 
     def _write(self, folder: str, name: str, record: msgspec.Struct) -> None:
-        write_whole(self._record_path(folder, name), msgspec.json.encode(record))
+        # One that replaces a version's record must not lose both to a crash of the machine.
+        replaces = folder == "sealed" and name in self._sealed
+        write_whole(self._record_path(folder, name), msgspec.json.encode(record), force=replaces)
 
     def _record_path(self, folder: str, name: str) -> Path:
         return self.root / folder / f"{name}.json"
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is never seen half-written."""
+def write_whole(path: Path, data: bytes, *, force: bool = False) -> None:
+    """Write a file so that it is never seen half-written; with ``force`` not after a crash of the machine either."""
     target = str(path)
     partial = f"{target}.{secrets.token_hex(4)}.partial"
     try:
@@ -315,6 +340,8 @@ def write_whole(path: Path, data: bytes) -> None:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(file, rest) :]
+            if force:
+                os.fsync(file)
         finally:
             os.close(file)
         os.replace(partial, target)  # noqa: PTH105 - on the path of every seal, where Path objects cost as much

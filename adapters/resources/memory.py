@@ -16,6 +16,7 @@ import copy
 import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 from anyio.lowlevel import checkpoint
@@ -28,6 +29,7 @@ from statefork.journal.values import Binding, Branch, Handle, Identity, Json, Ob
 __all__ = ["ADAPTER", "Call", "Hook", "MemoryResource", "MemoryWorld", "Options", "make"]
 
 ADAPTER = "memory"
+_PACKED = "content.json"
 
 _FIELDS: Mapping[str, frozenset[str]] = {
     "put": frozenset({"key", "value"}),
@@ -50,7 +52,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class MemoryResource:
-    """One contract entry over a world. Implements Resource, Drainable and Actor."""
+    """One contract entry over a world. Implements Resource, Portable, Drainable and Actor."""
 
     adapter = ADAPTER
 
@@ -232,6 +234,20 @@ class MemoryResource:
         """SHA-256 of the content as JSON with sorted keys."""
         async with self._call("digest"):
             return _digest(self._content(sealed))
+
+    async def pack(self, sealed: Sealed, directory: Path) -> None:
+        """The content as JSON."""
+        async with self._call("pack"):
+            (directory / _PACKED).write_bytes(msgspec.json.encode(self._content(sealed), order="sorted"))
+
+    async def unpack(self, directory: Path) -> Sealed:
+        """A version of its own. Raises ResourceFailed."""
+        async with self._call("unpack"):
+            try:
+                content = msgspec.json.decode((directory / _PACKED).read_bytes(), type=dict[str, Json])
+            except (OSError, ValueError) as error:
+                raise ResourceFailed(f"{self.name} can't be unpacked: {error}", resource=self.name) from error
+            return self._keep(f"{self.name}-v{self.world.number()}", content)
 
     async def diff(self, before: Sealed, after: Sealed) -> AsyncIterator[Change]:
         """Keys that were added, removed or changed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 import msgspec
@@ -53,9 +53,12 @@ class MemoryWorld:
     def survivors(self) -> MemoryWorld:
         """What a crash of the engine leaves at this moment: a copy, without the hook and without those who wait."""
         return MemoryWorld(
-            branches=copy.deepcopy(self.branches),
+            branches={
+                name: replace(one, content=copy.deepcopy(one.content), background=set(one.background))
+                for name, one in self.branches.items()
+            },
             versions=dict(self.versions),
-            contents=copy.deepcopy(self.contents),
+            contents=dict(self.contents),  # nobody writes into a version
             bindings=dict(self.bindings),
             made=self.made,
         )

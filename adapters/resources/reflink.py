@@ -3,6 +3,8 @@
 FICLONE makes a second file over the same extents in a fraction of a millisecond whatever the size; each side then gets
 extents of its own where it is written. Some file systems accept neighbouring calls and copy silently, so a file system
 counts as one with reflinks only when FIEMAP says that the extents of a trial clone are shared.
+
+macOS has another call for the same, see :mod:`statefork.adapters.resources.apfs`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+
+from statefork.adapters.resources.apfs import clone_onto, is_macos
 
 _FICLONE = 0x40049409
 _FIEMAP = 0xC020660B
@@ -53,8 +57,8 @@ def probe_reflink(directory: Path) -> ReflinkProbe:
         source.write_bytes(data)
         with source.open("rb") as reading, clone.open("wb") as writing:
             os.fsync(reading.fileno())
-            fcntl.ioctl(writing.fileno(), _FICLONE, reading.fileno())
-        if shared_bytes(clone) < _TRIAL_BYTES:
+            _clone(reading.fileno(), writing.fileno())
+        if not is_macos() and shared_bytes(clone) < _TRIAL_BYTES:
             return ReflinkProbe(False, "the file system accepts clones but copies the bytes")
         with clone.open("r+b") as writing:
             writing.write(b"\0" * 4096)
@@ -65,7 +69,16 @@ def probe_reflink(directory: Path) -> ReflinkProbe:
     finally:
         source.unlink(missing_ok=True)
         clone.unlink(missing_ok=True)
+    if is_macos():
+        return ReflinkProbe(True, "clones share their blocks (APFS; untested on macOS)")
     return ReflinkProbe(True, "clones share their extents (FICLONE, seen by FIEMAP)")
+
+
+def _clone(source: int, target: int) -> None:
+    if is_macos():
+        clone_onto(source, target)
+    else:
+        fcntl.ioctl(target, _FICLONE, source)
 
 
 def shared_bytes(path: Path) -> int:
@@ -107,9 +120,9 @@ def copy_bytes(source: int, target: int, *, reflink: bool, pulse: Pulse = no_pul
     """
     if reflink:
         try:
-            fcntl.ioctl(target, _FICLONE, source)
+            _clone(source, target)
         except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY):
+            if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
                 raise
         else:
             return
@@ -122,6 +135,8 @@ def copy_bytes(source: int, target: int, *, reflink: bool, pulse: Pulse = no_pul
 def _copy_piece(source: int, target: int, offset: int) -> int:
     """Copy the bytes at an offset without moving the source's own position; the number copied, 0 at the end."""
     try:
+        if is_macos():
+            raise OSError(errno.ENOSYS, "macOS has no copy_file_range")
         return os.copy_file_range(source, target, _CHUNK_BYTES, offset, offset)
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):

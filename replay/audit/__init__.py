@@ -21,11 +21,11 @@ from statefork.replay.audit.reach import Reach
 from statefork.replay.audit.report import Checked, Finding, Report, Unreadable
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.run import Audit, Make, Progress
-from statefork.replay.audit.source import JOURNAL_FILE, JournalFile
+from statefork.replay.audit.source import open_source
 from statefork.replay.audit.stores import Stores
 
 STORES = (Stores, Layers)
-WORLD = (Bytes, Reach, Privacy)
+WORLD = (Bytes, Privacy)
 
 __all__ = ["Checked", "Finding", "Report", "Unreadable", "audit", "audit_recorded", "journal_length"]
 
@@ -35,18 +35,20 @@ def audit(
     *,
     stores: bool = True,
     world: bool = False,
+    journal: str | None = None,
     progress: Progress | None = None,
     more: Iterable[Make] = (),
 ) -> Report:
     """Check the journal of a state directory, and what it refers to, against every rule.
 
     An engine may be running: the audit looks at one consistent moment. With ``stores``, blobs and sealed versions must
-    be there; with ``world``, too, all that lies in the state directory is compared with the journal. ``more`` checkers
-    go along. Never raises for what it finds: what can't be read is in the report.
+    be there; with ``world``, too, all that lies in the state directory is compared with the journal. ``journal`` is its
+    address, where it is in a database. ``more`` checkers go along. Never raises for what it finds: what can't be read
+    is in the report.
     """
     folder = Path(state)
     try:
-        file = JournalFile(folder / JOURNAL_FILE)
+        file = open_source(folder, journal)
     except Unreadable as error:
         return Report(journal="", events=0, environments=0, checked=(), unreadable=(str(error),))
     with closing(file):
@@ -54,14 +56,15 @@ def audit(
         if stores or world:
             along += [partial(kind, folder) for kind in STORES]
         if world:
-            along += [partial(kind, folder) for kind in WORLD]
-        return Audit(along, kept_heads=file.heads()).run(file.rows(), progress)
+            along += [*(partial(kind, folder) for kind in WORLD), partial(Reach, folder, moved_on=file.moved_on)]
+        with closing(file.heads()) as heads, closing(file.rows()) as rows:
+            return Audit(along, kept_heads=heads).run(rows, progress)
 
 
-def journal_length(state: str | Path) -> int:
+def journal_length(state: str | Path, *, journal: str | None = None) -> int:
     """How many events an audit of the state directory would look at; 0 where they can't be counted."""
     try:
-        with closing(JournalFile(Path(state) / JOURNAL_FILE)) as file:
+        with closing(open_source(Path(state), journal)) as file:
             return file.head
     except Unreadable:
         return 0

@@ -69,7 +69,7 @@ class Aborts(Checker):
             yield f"{name} of {head.env} began as {head.op} (position {head.begun_at}) and was aborted as {op}"
         if staged and staged == head.activation:
             yield f"the abort of {op} {name} gives up activation {staged} of {head.env}, which serves"
-        elif staged and staged <= head.last_activation and self.heads.run == head.run:
+        elif staged and staged <= head.last_activation:
             yield f"the abort of {op} {name} gives up activation {staged} of {head.env}, which was used before"
         self._spill.execute("insert or ignore into aborted values (?, ?, ?, ?)", (name, head.env, op, row.position))
 

@@ -14,16 +14,18 @@ class Admission(Checker):
 
     invariant = "I2"
     rule = "root leases only on the published generation, none while frozen"
-    kinds = frozenset({kinds.ACTION_BEGUN, kinds.INPUT, kinds.EVALUATED})
+    kinds = frozenset({kinds.ACTION_BEGUN, kinds.INPUT, kinds.EXCHANGED, kinds.EVALUATED})
 
     def look(self, row: Row) -> Iterator[str]:
         if row.kind == kinds.ACTION_BEGUN:
             self.looked_at += 1
             yield from self._begun(row)
-        elif row.kind in (kinds.INPUT, kinds.EVALUATED):
+        elif row.text("cause", "") != "binding":
             self.looked_at += 1
             head = self.heads.of(row.text("env"))
             what = "an evaluation" if row.kind == kinds.EVALUATED else f"{row.text('method')} {row.text('url')}"
+            if head.importing:
+                return
             if not head.generation:
                 yield f"{what} was admitted to {head.env}, of which nothing is published"
             elif head.transition and head.drained_at:
@@ -31,6 +33,8 @@ class Admission(Checker):
 
     def _begun(self, row: Row) -> Iterator[str]:
         head = self.heads.of(row.text("env"))
+        if head.importing:
+            return
         number, generation = row.number("number"), row.number("generation")
         if head.retired:
             yield f"action {number} began in {head.env}, which is retired"

@@ -19,11 +19,12 @@ from statefork.replay.audit.versions import described
 
 _BASE = ""  # stands for the environment that the provisioned bases belong to: nobody
 _SCHEMA = """
-create table version (resource text, version text, env text, at int, described text,
-                      primary key (resource, version)) without rowid;
+create table version (owner text, resource text, version text, env text, at int, described text,
+                      primary key (owner, resource, version)) without rowid;
 create table member (env text, generation int, resource text, version text,
                      primary key (env, generation, resource)) without rowid;
-create table place (resource text, path text, version text, primary key (resource, path)) without rowid;
+create table place (owner text, resource text, path text, version text,
+                    primary key (owner, resource, path)) without rowid;
 """
 
 
@@ -56,15 +57,16 @@ class Branches(Checker):
     def _version(
         self, row: Row, env: str, source: tuple[str, int] | None, name: str, sealed: Mapping[str, Any]
     ) -> Iterator[str]:
-        version, handle = sealed["version"], described(sealed)
+        owner, version, handle = str(sealed.get("journal", "")), sealed["version"], described(sealed)
         known = self._spill.execute(
-            "select env, at, described from version where resource = ? and version = ?", (name, version)
+            "select env, at, described from version where owner = ? and resource = ? and version = ?",
+            (owner, name, version),
         ).fetchone()
         if known is None:
             self._spill.execute(
-                "insert into version values (?, ?, ?, ?, ?)", (name, version, env, row.position, handle)
+                "insert into version values (?, ?, ?, ?, ?, ?)", (owner, name, version, env, row.position, handle)
             )
-            yield from self._place(name, version, sealed)
+            yield from self._place(owner, name, version, sealed)
             return
         first, at, was = known
         if was != handle:
@@ -75,15 +77,17 @@ class Branches(Checker):
                 f"without descending from it: they shared a writable branch"
             )
 
-    def _place(self, name: str, version: str, sealed: Mapping[str, Any]) -> Iterator[str]:
+    def _place(self, owner: str, name: str, version: str, sealed: Mapping[str, Any]) -> Iterator[str]:
         data = sealed.get("data")
         path = data.get("path") if isinstance(data, dict) else None
         if not isinstance(path, str):
             return
-        held = self._spill.execute("select version from place where resource = ? and path = ?", (name, path)).fetchone()
+        held = self._spill.execute(
+            "select version from place where owner = ? and resource = ? and path = ?", (owner, name, path)
+        ).fetchone()
         if held is not None:
             yield f"versions {held[0]} and {version} of {name} both lie at {path}: a sealed version was overwritten"
-        self._spill.execute("insert or ignore into place values (?, ?, ?)", (name, path, version))
+        self._spill.execute("insert or ignore into place values (?, ?, ?, ?)", (owner, name, path, version))
 
     def _descends(self, env: str, source: tuple[str, int] | None, name: str, version: str) -> bool:
         moments = [(env, self.heads.of(env).generation)]

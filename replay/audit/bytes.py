@@ -4,6 +4,7 @@ Two kinds of evidence are on disk. The stores of databases and file trees write 
 SHA-256 of each of its files (``layers/<id>/sums.json``); whatever is changed, missing or new there is named, with a
 generation that needs it. The version of a profile begins with the digest of its content.
 
+Of a version that is a database on a server only a token lies here, and how many of these were not looked at is told.
 Sums are made in the background: of what was sealed in the last moments before an engine ended there may be none, and
 that is told. They find what was damaged or written by accident, not who forges both the bytes and their sums.
 """
@@ -20,12 +21,14 @@ from typing import Any
 
 from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.heads import Heads
-from statefork.replay.audit.records import keeps_records, sealed_record
+from statefork.replay.audit.places import place_at
+from statefork.replay.audit.records import check_there, keeps_records, sealed_record
 from statefork.replay.audit.report import Unreadable
 from statefork.replay.audit.spill import open_spill
 from statefork.replay.audit.versions import Version, described
 
 SUMS = "sums.json"
+_TOKEN = "database"  # holds the name of a database, and stands for it
 _CHUNK_BYTES = 1 << 20
 _PROFILE = b'{"profile":'
 _PROFILE_DIGITS = 32
@@ -42,14 +45,17 @@ class Bytes(Checker):
         super().__init__(heads)
         self._state = state
         self._spill = open_spill(_SCHEMA)
+        self._place = place_at(state)
         self._without = 0
         self._elsewhere: set[str] = set()
+        self._on_servers: dict[str, int] = {}
 
     def close(self) -> None:
         self._spill.close()
 
     def finish(self) -> Iterator[str]:
-        for version in self.heads.versions:
+        for version in self.heads.versions.of(self.heads.owner(self._place)):
+            check_there(self._state)
             folder = self._state / "resources" / version.resource
             if keeps_records(folder):
                 yield from self._recorded(folder, version)
@@ -63,6 +69,11 @@ class Bytes(Checker):
             yield f"{self._without} sealed layers have no sums (or not yet): their bytes were not compared"
         for resource in sorted(self._elsewhere):
             yield f"versions of {resource} are not on disk: nothing was compared"
+        for resource, count in sorted(self._on_servers.items()):
+            yield (
+                f"{count} {'version' if count == 1 else 'versions'} of {resource} on a database server: that they are "
+                "on record was looked at, what these databases contain was not"
+            )
 
     def _recorded(self, folder: Path, version: Version) -> Iterator[str]:
         record = sealed_record(self._state, version.resource, version.version)
@@ -70,6 +81,8 @@ class Bytes(Checker):
             return  # a finding of I5
         if described(record.handle) != version.described:
             yield f"{version}, is on record as something else than in the journal"
+        if any((folder / "layers" / layer / _TOKEN).is_file() for layer in record.layers):
+            self._on_servers[version.resource] = self._on_servers.get(version.resource, 0) + 1
         for layer in record.layers:
             made = self._spill.execute("insert or ignore into layer values (?, ?)", (version.resource, layer))
             if made.rowcount:
@@ -77,14 +90,18 @@ class Bytes(Checker):
 
     def _layer(self, place: Path, version: Version) -> Iterator[str]:
         try:
-            told = json.loads((place / SUMS).read_bytes())
+            data = (place / SUMS).read_bytes()
+            if not data.strip(b"\0"):  # its name outlived a crash of the machine, and its bytes did not
+                self._without += 1
+                return
+            told = json.loads(data)
         except FileNotFoundError:
             self._without += place.is_dir()  # a layer that is gone is a finding of I6 itself
             return
         except (OSError, ValueError) as error:
             raise Unreadable(f"{place / SUMS} can't be read: {error}") from None
         sums: dict[str, str] = told if isinstance(told, dict) else {}
-        self.looked_at += 1
+        self.looked_at += not (place / _TOKEN).is_file()
         there = dict(_files(place))
         where = place.relative_to(self._state)
         for name in sorted(sums.keys() | there.keys()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from statefork.replay.audit.rows import Row
@@ -22,7 +23,7 @@ class Contracts:
     """The contracts that were registered so far, by digest."""
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[str, Wanted]] = {}
+        self._known: dict[str, Mapping[str, Wanted]] = {}
 
     def register(self, row: Row) -> str:
         """Take a contract in; why it can't be read, or nothing."""
@@ -41,7 +42,8 @@ class Contracts:
         return {name: wanted.adapter for found in self._known.values() for name, wanted in found.items()}
 
 
-def _resources(text: str) -> dict[str, Wanted]:
+@lru_cache(maxsize=64)  # every start of an engine registers its contract again
+def _resources(text: str) -> Mapping[str, Wanted]:
     try:
         contract: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

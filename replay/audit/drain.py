@@ -10,7 +10,7 @@ from statefork.replay.audit.heads import Head
 from statefork.replay.audit.rows import Row
 
 _NOTHING_TO_DRAIN = frozenset(
-    {"create", "fork", "clone", "recover"}
+    {"create", "fork", "clone", "recover", "import"}
 )  # nobody serves, or everybody died with the engine
 
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import ExitStack
 from pathlib import Path
-
-from statefork.replay.audit.source import JOURNAL_FILE, connected
 
 _LOCKS = Path("/proc/locks")  # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:123456 0 EOF"
 
@@ -24,15 +20,3 @@ def engine_of(state: Path) -> int:
     except OSError:
         return 0
     return 0
-
-
-def moved_on(state: Path, env: str, position: int) -> bool:
-    """Whether anything was journaled of an environment's lifecycle behind a position. True where that can't be read."""
-    query = "select 1 from events where stream = ? and position > ? limit 1"
-    try:
-        with ExitStack() as stack:
-            journal = connected(state / JOURNAL_FILE, stack)
-            stack.callback(journal.close)
-            return journal.execute(query, (f"env/{env}", position)).fetchone() is not None
-    except (OSError, sqlite3.Error):
-        return True

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from statefork.replay.audit.report import Finding, Report, Unreadable
 from statefork.replay.audit.run import Audit, Make
-from statefork.replay.audit.source import EVERY, JOURNAL_FILE, JournalFile
+from statefork.replay.audit.source import EVERY, Source, open_source
 from statefork.replay.audit.stores import Stores
 
 BATCH_EVENTS = 2_000  # in one read; how often the caller is asked whether to go on
@@ -26,6 +26,7 @@ def follow(
     idle: Callable[[], bool],
     looked: Callable[[int, int], bool],
     stores: bool = True,
+    journal: str | None = None,
     more: Iterable[Make] = (),
 ) -> Report:
     """Audit a journal as it grows.
@@ -37,7 +38,7 @@ def follow(
     """
     folder = Path(state)
     try:
-        file = JournalFile(folder / JOURNAL_FILE)
+        file = open_source(folder, journal)
     except Unreadable as error:
         told(str(error))
         return Report(journal="", events=0, environments=0, checked=(), unreadable=(str(error),))
@@ -48,7 +49,7 @@ def follow(
 
 
 def _follow(
-    file: JournalFile,
+    file: Source,
     audit: Audit,
     told: Callable[[Finding | str], None],
     idle: Callable[[], bool],
@@ -65,10 +66,11 @@ def _follow(
     def look(after: int, most: int) -> tuple[int, int]:
         """Look at some events; the last position, and how many there were."""
         count = 0
-        for row in file.rows(after, most):
-            for finding in audit.look(row):
-                told(finding)
-            after, count = row.position, count + 1
+        with closing(file.rows(after, most)) as rows:
+            for row in rows:
+                for finding in audit.look(row):
+                    told(finding)
+                after, count = row.position, count + 1
         tell_unreadable()
         return after, count
 
@@ -85,9 +87,10 @@ def _follow(
             file.look_again()
         if count < BATCH_EVENTS:  # else the caller left before the end, and nothing is said of the whole
             look(position, EVERY)
-            audit.keeps(file.heads())
-            for finding in audit.finish():
-                told(finding)
+            with closing(file.heads()) as heads:
+                audit.keeps(heads)
+                for finding in audit.finish():
+                    told(finding)
         else:
             audit.note(f"the audit was ended at position {position} of {file.head}")
     except Unreadable as error:

@@ -27,6 +27,7 @@ ACTION_BEGUN = "action.begun/1"
 ACTION_ENDED = "action.ended/1"
 REVOKED = "lease.revoked/1"
 INPUT = "input.recorded/1"
+EXCHANGED = "exchange.recorded/1"
 EVALUATED = "evaluation.recorded/1"
 REFUSED = "request.refused/1"
 COLLECTED = "orphan.collected/1"
@@ -37,12 +38,15 @@ CONTRACT = "contract.registered/1"
 PROVISIONED = "base.provisioned/1"
 JOURNAL = "journal.created/1"
 ANSWERED = "command.answered/1"
+IMPORTED = "environment.imported/1"
+PRUNED = "generations.pruned/1"
+MARKED = "generation.marked/1"
 
 KNOWN = frozenset(
     {
         JOURNAL, STARTED, STOPPED, CONTRACT, PROVISIONED, CREATED, BEGUN, DRAINED, PUBLISHED, ABORTED, FORKED,
-        ACTIVATED, PARKED, RETIRED, ACTION_BEGUN, ACTION_ENDED, REVOKED, INPUT, REFUSED, EVALUATED,
-        ANSWERED, "environment.queued/1", COLLECTED, RECOVERED, "replay.verdict/1",
+        ACTIVATED, PARKED, RETIRED, ACTION_BEGUN, ACTION_ENDED, REVOKED, INPUT, EXCHANGED, REFUSED,
+        EVALUATED, ANSWERED, IMPORTED, PRUNED, MARKED, "environment.queued/1", COLLECTED, RECOVERED, "replay.verdict/1",
     }
 )  # fmt: skip
 
@@ -65,6 +69,7 @@ class Head:
     """One environment, as the rows before this one tell it."""
 
     env: str
+    place: str = ""  # the state directory that has it, where several share the journal
     contract: str = ""
     how: str = ""
     created_at: int = 0  # position of its first event; 0 when the journal never created it
@@ -90,6 +95,11 @@ class Head:
     revoked: dict[int, int] = field(default_factory=dict)  # lease -> where it was revoked; of this generation
 
     @property
+    def importing(self) -> bool:
+        """Whether what is told of it happened in another journal: no lease, activation or ticket is of this one."""
+        return self.op == "import"
+
+    @property
     def retired(self) -> bool:
         """Whether it has ended."""
         return bool(self.retired_at)
@@ -108,7 +118,9 @@ class Heads:
         self.journal = ""  # its id
         self.position = 0  # of the last row
         self.under_way: dict[str, str] = {}  # environments in a transition, with its operation
-        self.run = 0  # which opening of an engine this is
+        self.places: dict[str, str] = {}  # every state directory of which an engine has started, and where it is
+        self._runs: dict[str, int] = {}  # which opening of an engine this is, for each place
+        self._run = 0  # the last one
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -125,17 +137,18 @@ class Heads:
 
     def of(self, env: str) -> Head:
         """The standing of an environment; an empty one when nothing was said of it yet."""
-        if env == self._last.env and self._last.run == self.run:
+        if env == self._last.env and self._last.run == self._runs.get(self._last.place, 0):
             return self._last
         found = self._heads.get(env)
         if found is None:
-            return Head(env=env, run=self.run)
+            return Head(env=env, run=self._runs.get("", 0))
         self._last = self._present(found)
         return self._last
 
     def _present(self, head: Head) -> Head:
-        if head.run != self.run:  # whatever was bound died with the engine before, and leases are counted anew
-            head.run, head.activation, head.lease_max, head.lease_published = self.run, 0, 0, 0
+        run = self._runs.get(head.place, 0)
+        if head.run != run:  # whatever was bound died with the engine before, and leases are counted anew
+            head.run, head.activation, head.lease_max, head.lease_published = run, 0, 0, 0
             head.given_up = 0
             head.revoked.clear()
         return head
@@ -144,7 +157,9 @@ class Heads:
         """Take a row into account."""
         self.position = row.position
         if row.kind == STARTED:
-            self.run += 1
+            self._run += 1
+            self._runs[row.place] = self._run
+            self.places[row.place] = row.text("where", "")
         elif row.kind == JOURNAL:
             self.journal = self.journal or row.text("journal")
         elif row.kind == PROVISIONED:
@@ -157,12 +172,21 @@ class Heads:
             self._heads.put(env, head)
         self._take(head, row)
 
+    def begun_by(self, place: str) -> dict[str, str]:
+        """What is under way in the environments of a place."""
+        return {env: op for env, op in self.under_way.items() if self.of(env).place == place}
+
+    def owner(self, place: str) -> str:
+        """What the handles of a place bear."""
+        return place or self.journal
+
     def _take(self, head: Head, row: Row) -> None:
         match row.kind:
             case "environment.created/1":
                 head.created_at = head.created_at or row.position
                 head.unfounded_at = 0
-                head.contract, head.how = row.text("contract"), row.text("how")
+                head.contract, head.how, head.place = row.text("contract"), row.text("how"), row.text("place", "")
+                self._present(head)
                 head.number = row.number("inherited_actions", 0)
             case "transition.begun/1":
                 head.transition, head.op, head.begun_at = row.text("transition"), row.text("op"), row.position
@@ -181,6 +205,12 @@ class Heads:
                 head.given_up = max(head.given_up, row.number("activation", 0))
                 if not head.generation:
                     head.created_at, head.unfounded_at = 0, row.position  # it never existed, and its name is free
+            case "environment.imported/1":
+                self._settled(head)
+            case "generations.pruned/1":
+                self.versions.let_go(
+                    f"{head.env}@{item.get('generation')}" for item in row.items("pruned") if isinstance(item, dict)
+                )
             case "environment.activated/1":
                 head.activation = head.last_activation = row.number("activation")
             case "environment.parked/1":
@@ -201,12 +231,14 @@ class Heads:
                     row.number("epoch"),
                     row.number("activation"),
                     row.position,
-                    self.run,
+                    head.run,
                 )
                 head.lease_max = max(head.lease_max, lease)
             case "action.ended/1":
                 head.actions.pop(row.number("number"), None)
             case "input.recorded/1" | "evaluation.recorded/1":
+                head.lease_max = max(head.lease_max, row.number("lease"))
+            case "exchange.recorded/1" if row.text("cause", "") != "binding":
                 head.lease_max = max(head.lease_max, row.number("lease"))
             case "lease.revoked/1":
                 head.revoked[row.number("lease")] = row.position
@@ -223,7 +255,8 @@ class Heads:
         head.published_at, head.unfounded_at, head.aborted_at = row.position, 0, 0
         head.number = row.number("actions", 0)
         head.lease_published = head.lease_max
-        self._settled(head)
+        if not head.importing:  # that goes on until all of it is told
+            self._settled(head)
         head.actions.clear()
         head.revoked.clear()
         if row.text("op") not in CONTINUING:

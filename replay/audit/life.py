@@ -13,7 +13,7 @@ from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.heads import Head
 from statefork.replay.audit.rows import Row
 
-_FOUNDING = frozenset({"create", "fork", "clone"})
+_FOUNDING = frozenset({"create", "fork", "clone", "import"})
 _UNDRAINED = _FOUNDING | {"recover"}
 
 
@@ -29,7 +29,7 @@ class Life(Checker):
     def look(self, row: Row) -> Iterator[str]:
         self.looked_at += 1
         if row.kind == kinds.RECOVERED:
-            for env, op in self.heads.under_way.items():
+            for env, op in self.heads.begun_by(row.place).items():
                 yield f"the opening of {row.text('run')} left {op} of {env} unsettled"
             return
         head = self.heads.of(row.text("env"))

@@ -24,11 +24,10 @@ class Manifests(Checker):
 
     invariant = "I4"
     rule = "manifests name every required resource once, sealed in one cut"
-    kinds = frozenset({kinds.JOURNAL, kinds.CONTRACT, kinds.PROVISIONED, kinds.PUBLISHED})
+    kinds = frozenset({kinds.CONTRACT, kinds.PROVISIONED, kinds.PUBLISHED})
 
     def __init__(self, heads: Heads) -> None:
         super().__init__(heads)
-        self._journal = ""
         self._contracts = Contracts()
         self._bases: dict[str, set[str]] = {}  # contract -> digests of its provisioned manifests
         self._cuts = open_spill(_SCHEMA)
@@ -38,8 +37,6 @@ class Manifests(Checker):
 
     def look(self, row: Row) -> Iterator[str]:
         match row.kind:
-            case kinds.JOURNAL:
-                self._journal = row.text("journal")
             case kinds.CONTRACT:
                 why = self._contracts.register(row)
                 if why:
@@ -57,6 +54,7 @@ class Manifests(Checker):
 
     def _manifest(self, row: Row) -> Iterator[str]:
         whose = row.text("env", "the base")
+        owner = self.heads.owner(row.place if row.kind == kinds.PROVISIONED else self.heads.of(whose).place)
         manifest = row.table("manifest")
         for name in row.twice:
             yield f"the manifest of {whose} names {name} twice"
@@ -70,17 +68,18 @@ class Manifests(Checker):
         for name, component in manifest.items():
             if contract and name not in contract:
                 yield f"the manifest of {whose} names {name}, which its contract does not know"
-            yield from self._component(whose, name, component, contract.get(name))
+            yield from self._component(whose, owner, name, component, contract.get(name))
 
-    def _component(self, whose: str, name: str, component: Any, wanted: Wanted | None) -> Iterator[str]:
+    def _component(self, whose: str, owner: str, name: str, component: Any, wanted: Wanted | None) -> Iterator[str]:
         sealed = component.get("sealed") if isinstance(component, dict) else None
         if not isinstance(sealed, dict) or not sealed.get("version"):
             yield f"the manifest of {whose} has {name} without a sealed version"
             return
         if sealed.get("resource") != name:
             yield f"the manifest of {whose} has a version of {sealed.get('resource')} in the place of {name}"
-        if self._journal and sealed.get("journal") != self._journal:
-            yield f"the manifest of {whose} has {name} from another journal: {sealed.get('journal')}"
+        if owner and sealed.get("journal") != owner:
+            other = "journal" if owner == self.heads.journal else "place"
+            yield f"the manifest of {whose} has {name} from another {other}: {sealed.get('journal')}"
         if wanted is None:
             return
         if sealed.get("adapter") != wanted.adapter:

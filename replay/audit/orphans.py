@@ -26,28 +26,31 @@ class Orphans(Checker):
     def __init__(self, heads: Heads) -> None:
         super().__init__(heads)
         self._contracts = Contracts()
-        self._opening_at = 0  # where an engine started that has not yet said that recovery is over
-        self._collected = 0  # since then
+        self._opening_at: dict[
+            str, int
+        ] = {}  # by place: where an engine started that has not yet said it has recovered
+        self._collected: dict[str, int] = {}  # since then
 
     def look(self, row: Row) -> Iterator[str]:
         match row.kind:
             case kinds.STARTED:
-                self._opening_at, self._collected = row.position, 0
+                self._opening_at[row.place], self._collected[row.place] = row.position, 0
             case kinds.CONTRACT:
                 self._contracts.register(row)
             case kinds.COLLECTED:
                 self.looked_at += 1
-                self._collected += 1
+                self._collected[row.place] = self._collected.get(row.place, 0) + 1
                 yield from self._collect(row)
             case kinds.RECOVERED:
                 self.looked_at += 1
                 yield from self._recovered(row)
-                self._opening_at = 0
+                self._opening_at.pop(row.place, None)
             case _:
-                if self._opening_at:
+                opening_at = self._opening_at.get(self.heads.of(row.text("env")).place)
+                if opening_at is not None:
                     yield (
                         f"{row.text('env')} is bound (activation {row.number('activation')}) before the engine that "
-                        f"started at position {self._opening_at} had collected what was left behind"
+                        f"started at position {opening_at} had collected what was left behind"
                     )
 
     def _collect(self, row: Row) -> Iterator[str]:
@@ -58,16 +61,17 @@ class Orphans(Checker):
         if kind not in _KINDS:
             yield f"{name} of {resource} was collected as a {kind}, which is nothing that can be an orphan"
         if kind == "sealed":
-            reached = self.heads.versions.find(resource, name)
+            reached = self.heads.versions.find(self.heads.owner(row.place), resource, name)
             if reached is not None:
                 yield f"{reached}, was collected as an orphan"
 
     def _recovered(self, row: Row) -> Iterator[str]:
         told = row.number("orphans", 0)
-        if self._opening_at and told != self._collected:
+        opening_at, collected = self._opening_at.get(row.place), self._collected.get(row.place, 0)
+        if opening_at is not None and told != collected:
             yield (
                 f"the opening of {row.text('run')} says that it collected {told} orphans; "
-                f"{self._collected} are on record since position {self._opening_at}"
+                f"{collected} are on record since position {opening_at}"
             )
         for item in row.items("recovered"):
             env, generation = (item.get("env"), item.get("generation")) if isinstance(item, dict) else (None, None)

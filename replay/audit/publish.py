@@ -20,7 +20,7 @@ class Publish(Checker):
     kinds = frozenset(
         {
             kinds.CREATED, kinds.BEGUN, kinds.DRAINED, kinds.PUBLISHED, kinds.ABORTED, kinds.FORKED, kinds.ACTIVATED,
-            kinds.PARKED, kinds.RETIRED, kinds.STOPPED,
+            kinds.PARKED, kinds.RETIRED, kinds.STOPPED, kinds.IMPORTED,
         }
     )  # fmt: skip
 
@@ -44,6 +44,8 @@ class Publish(Checker):
                 yield from self._published(row)
             case kinds.FORKED:
                 yield from self._forked(row)
+            case kinds.IMPORTED:
+                yield from self._imported(row)
             case kinds.ACTIVATED | kinds.PARKED | kinds.RETIRED:
                 head = self.heads.of(row.text("env"))
                 if not head.generation and row.kind != kinds.RETIRED:
@@ -52,7 +54,7 @@ class Publish(Checker):
                     said = row.number("generation")
                     yield f"{head.env} stands on {head.generation}, not on {said} as this event says"
             case kinds.STOPPED:
-                for env, op in self.heads.under_way.items():
+                for env, op in self.heads.begun_by(row.place).items():
                     yield f"the engine stopped in good order with {op} of {env} unsettled"
             case _:
                 pass
@@ -89,7 +91,8 @@ class Publish(Checker):
         head = self.heads.of(row.text("env"))
         op, generation, epoch = row.text("op"), row.number("generation"), row.number("epoch")
         yield from self._same_transition(row, "published")
-        if head.transition and op != head.op:
+        brings = "import" if generation == 1 else "snapshot"
+        if head.transition and op != (brings if head.importing else head.op):
             yield f"{head.op} of {head.env} began, {op} was published"
         if generation != head.generation + 1:
             yield f"{head.env} goes from generation {head.generation} to {generation}: a publish is missing or doubled"
@@ -98,6 +101,14 @@ class Publish(Checker):
             yield f"{op} published {head.env}@{generation} with epoch {epoch} instead of {wanted}"
         if not head.generation:
             yield from self._first(row, head)
+
+    def _imported(self, row: Row) -> Iterator[str]:
+        head = self.heads.of(row.text("env"))
+        yield from self._same_transition(row, "ended")
+        if not head.importing:
+            yield f"{head.env} is imported, though no import of it is under way"
+        elif not head.generation or row.number("generation") != head.generation:
+            yield f"an import brought {head.env}@{head.generation}, and says {row.number('generation')}"
 
     def _first(self, row: Row, head: Head) -> Iterator[str]:
         if head.how not in ("fork", "clone"):

@@ -8,14 +8,15 @@ orphans are to be expected; they are told as notes as well, for the next opening
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from statefork.replay.audit import heads as kinds
 from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.contracts import Contracts
-from statefork.replay.audit.engines import engine_of, moved_on
+from statefork.replay.audit.engines import engine_of
 from statefork.replay.audit.heads import Heads
+from statefork.replay.audit.places import place_at
 from statefork.replay.audit.records import (
     Stored,
     branch_records,
@@ -43,12 +44,14 @@ class Reach(Checker):
     rule = "whatever is in the world is reached by the journal"
     kinds = frozenset({kinds.CONTRACT, kinds.STARTED, kinds.STOPPED})
 
-    def __init__(self, state: Path, heads: Heads) -> None:
+    def __init__(self, state: Path, heads: Heads, *, moved_on: Callable[[str, int], bool]) -> None:
         super().__init__(heads)
         self._state = state
+        self._moved_on = moved_on
         self._contracts = Contracts()
         self._spill = open_spill(_SCHEMA)
-        self._stopped = True  # the last engine ended in good order
+        self._place = place_at(state)
+        self._stopped = True  # the last engine here ended in good order
         self._running = 0
         self._excused: list[str] = []
 
@@ -58,7 +61,7 @@ class Reach(Checker):
     def look(self, row: Row) -> Iterator[str]:
         if row.kind == kinds.CONTRACT:
             self._contracts.register(row)
-        else:
+        elif row.place == self._place:
             self._stopped = row.kind == kinds.STOPPED
         return iter(())
 
@@ -83,6 +86,10 @@ class Reach(Checker):
         if len(self._excused) > _NAMED_MAX:
             yield f"and {len(self._excused) - _NAMED_MAX} more that the journal does not reach; {why}"
 
+    @property
+    def _owner(self) -> str:
+        return self.heads.owner(self._place)
+
     def _orphans(self) -> Iterator[str]:
         adapters = self._contracts.adapters()
         for record in sealed_records(self._state):
@@ -95,20 +102,26 @@ class Reach(Checker):
             elif keeps_records(folder):
                 yield from self._layers(folder)
             else:
-                for version in profiles(folder, self.heads.journal):
+                for version in profiles(folder, self._owner):
                     self.looked_at += 1
-                    if self.heads.versions.find(folder.name, version) is None:
-                        yield f"version {version} of {folder.name} is in no generation"
+                    yield from self._version(folder.name, version)
 
     def _sealed(self, record: Stored) -> Iterator[str]:
         self.looked_at += 1
         self._spill.executemany(
             "insert or ignore into layer values (?, ?)", [(record.resource, layer) for layer in record.layers]
         )
-        if record.journal != self.heads.journal:
+        if record.journal != self._owner:
             return  # somebody else's, and left alone
-        if self.heads.versions.find(record.resource, record.name) is None:
-            yield f"version {record.name} of {record.resource} is in no generation"
+        yield from self._version(record.resource, record.name)
+
+    def _version(self, resource: str, version: str) -> Iterator[str]:
+        if self.heads.versions.find(self._owner, resource, version) is not None:
+            return
+        if self.heads.versions.named(self._owner, resource, version) is None:
+            yield f"version {version} of {resource} is in no generation"
+        else:  # an engine that ends in a hurry leaves it to the next one
+            self._excused.append(f"version {version} of {resource} is of pruned generations only")
 
     def _branch(self, record: Stored) -> Iterator[str]:
         self.looked_at += 1
@@ -116,14 +129,14 @@ class Reach(Checker):
         self._spill.executemany(
             "insert or ignore into layer values (?, ?)", [(record.resource, layer) for layer in layers if layer]
         )
-        if record.journal != self.heads.journal:
+        if record.journal != self._owner:
             return
         env, epoch = record.handle.get("env"), record.handle.get("epoch")
         head = self.heads.of(str(env))
         name = f"branch {record.name} of {record.resource} (of {env}, epoch {epoch})"
         if not self._running:
             yield f"{name} is open, and no engine runs"
-        elif not head.transition and (not head.activation or head.epoch != epoch):
+        elif head.place != self._place or (not head.transition and (not head.activation or head.epoch != epoch)):
             yield f"{name} is of no environment that is bound"
         else:
             made = self._spill.execute(
@@ -145,14 +158,14 @@ class Reach(Checker):
         folders = [folder.name for folder in resource_folders(self._state) if keeps_records(folder)]
         for head in self.heads:
             wanted = self._contracts.of(head.contract) or {}
-            if not head.activation or head.transition:
+            if not head.activation or head.transition or head.place != self._place:
                 continue
             for resource in folders:
                 found = self._spill.execute(
                     "select 1 from branch where resource = ? and env = ? and epoch = ?",
                     (resource, head.env, head.epoch),
                 ).fetchone()
-                if resource in wanted and found is None and not moved_on(self._state, head.env, self.heads.position):
+                if resource in wanted and found is None and not self._moved_on(head.env, self.heads.position):
                     yield f"{head.env} is bound (activation {head.activation}), and has no branch of {resource}"
 
     def _processes(self) -> Iterator[str]:

@@ -27,7 +27,7 @@ class Readiness(Checker):
     def __init__(self, heads: Heads) -> None:
         super().__init__(heads)
         self._contracts = Contracts()
-        self._telling_run = 0  # a run whose activations name their probes
+        self._telling: dict[str, int] = {}  # place -> a run whose activations name their probes
         self._silent = 0
 
     def look(self, row: Row) -> Iterator[str]:
@@ -47,11 +47,11 @@ class Readiness(Checker):
         where = f"activation {row.number('activation')} of {head.env}@{row.number('generation')}"
         if "probed_ms" not in row.data:
             self._silent += 1
-            if self._telling_run == self.heads.run and self.heads.run:
+            if self._telling.get(head.place, 0) == head.run and head.run:
                 yield f"{where} does not say what was probed, as others of this run do"
             return
         self.looked_at += 1
-        self._telling_run = self.heads.run
+        self._telling[head.place] = head.run
         probed = row.table("probed_ms")
         wanted = self._contracts.of(head.contract)
         if wanted is None:

@@ -32,6 +32,13 @@ class Stored(NamedTuple):
         return str(self.handle.get("journal", ""))
 
 
+def check_there(state: Path) -> None:
+    """Raise Unreadable where the resources are in a store (a link leads into it) that is not mounted."""
+    folder = state / "resources"
+    if folder.is_symlink() and not folder.is_dir():
+        raise Unreadable(f"the store that {folder} leads into is not mounted: `statefork store mount` does it")
+
+
 def listed(folder: Path, suffix: str = "") -> list[Path]:
     """What lies in a folder, sorted; nothing where there is none. Raises OSError where it can't be seen."""
     try:
@@ -41,7 +48,8 @@ def listed(folder: Path, suffix: str = "") -> list[Path]:
 
 
 def resource_folders(state: Path) -> list[Path]:
-    """``resources/<name>`` of every resource that has anything on disk."""
+    """``resources/<name>`` of every resource that has anything on disk. Raises Unreadable, OSError."""
+    check_there(state)
     return [folder for folder in listed(state / "resources") if folder.is_dir()]
 
 

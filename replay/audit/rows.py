@@ -13,6 +13,8 @@ from typing import Any
 
 from statefork.replay.audit.report import Unreadable
 
+NUMBER_MAX = 1 << 60  # what a checker remembers has to fit where it is kept
+
 
 class _Decoder(threading.local):
     """JSON that tells of keys that an object names twice. Made once for each thread: making one takes long."""
@@ -65,6 +67,12 @@ class Row:
     def _unusable(self, name: str) -> Unreadable:
         return Unreadable(f"{self.kind} has no usable field {name!r}", position=self.position)
 
+    @property
+    def place(self) -> str:
+        """Whose engine's stream it stands in, where several share the journal; else empty."""
+        name, _, place = self.stream.partition("/")
+        return place if name == "engine" else ""
+
     def text(self, name: str, default: str | None = None) -> str:
         """A text field."""
         value = self.data.get(name, default)
@@ -73,9 +81,9 @@ class Row:
         raise self._unusable(name)
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A whole-number field; true and false are no numbers."""
+        """A whole-number field; true and false are no numbers, and no count is as long as 64 bits."""
         value = self.data.get(name, default)
-        if type(value) is int:
+        if type(value) is int and abs(value) < NUMBER_MAX:
             return value
         raise self._unusable(name)
 
@@ -108,6 +116,6 @@ class Row:
         if not isinstance(value, dict) or not isinstance(value.get("env"), str):
             raise Unreadable(f"{self.kind} has no usable moment {name!r}", position=self.position)
         generation = value.get("generation")
-        if not isinstance(generation, int):
+        if not isinstance(generation, int) or abs(generation) >= NUMBER_MAX:
             raise Unreadable(f"{self.kind} has no usable moment {name!r}", position=self.position)
         return value["env"], generation

@@ -20,15 +20,16 @@ from statefork.replay.audit.orphans import Orphans
 from statefork.replay.audit.publish import Publish
 from statefork.replay.audit.readiness import Readiness
 from statefork.replay.audit.report import FINDINGS_MAX, Checked, Finding, Report, Unreadable
+from statefork.replay.audit.retention import Retention
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.secrecy import Secrecy
 from statefork.replay.audit.tickets import Tickets
 
 CHECKERS: tuple[type[Checker], ...] = (
     Operations, Admission, Drain, Manifests, Publish, Branches, Tickets, Readiness, Aborts, Chain, Life, Orphans,
-    Secrecy,
+    Retention, Secrecy,
 )  # fmt: skip
-"""I1 to I12, in order; I10 has two: the chain, and the life that it tells."""
+"""I1 to I12, in order. I10 has two: the chain, and the life that it tells; I11 too: what is removed, what may go."""
 
 Make = Callable[[Heads], Checker]
 Progress = Callable[[int], None]

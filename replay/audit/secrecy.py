@@ -23,8 +23,9 @@ from statefork.replay.audit.spill import open_spill
 _TICKET = re.compile(rb"1\.([A-Za-z0-9_-]{8,})\.[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 _RESERVED = "statefork-"  # headers of the gateway's own, which no client's request may bear
 _SECRETS = re.compile(r"ticket|secret|password|passwd|token|private|(^|_)key(_|$)|credential|address|identity")
-_SCHEMA = "create table lease (lease int primary key, env text, at int) without rowid;"
-_LEASED = frozenset({kinds.ACTION_BEGUN, kinds.INPUT, kinds.EVALUATED})
+_SCHEMA = "create table lease (place text, lease int, env text, at int, primary key (place, lease)) without rowid;"
+_LEASED = frozenset({kinds.ACTION_BEGUN, kinds.INPUT, kinds.EXCHANGED, kinds.EVALUATED})
+_CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})  # not kept of what was asked outside
 
 
 class Secrecy(Checker):
@@ -46,7 +47,9 @@ class Secrecy(Checker):
         for identity in tickets(row.raw):
             yield f"a ticket of {identity} is written down in the clear, in an event of {row.stream}"
         if row.kind == kinds.STARTED:
-            self._spill.execute("delete from lease")  # leases are counted anew in each run of an engine
+            self._spill.execute(
+                "delete from lease where place = ?", (row.place,)
+            )  # leases are counted anew in each run of an engine
         elif row.kind in _LEASED:
             yield from self._leased(row)
         elif row.kind == kinds.REFUSED:
@@ -54,23 +57,31 @@ class Secrecy(Checker):
         elif row.kind in (kinds.PUBLISHED, kinds.PROVISIONED):
             for name, sealed in row.sealed():
                 yield from _told(row.text("env", "the base"), name, sealed)
-        if row.kind == kinds.INPUT:
+        if row.kind in (kinds.INPUT, kinds.EXCHANGED):
             for name in row.table("headers"):
                 if name.lower().replace("_", "-").startswith(_RESERVED):
                     yield f"{row.text('method')} {row.text('url')} let in the header {name}, which is the gateway's own"
+                if row.kind == kinds.EXCHANGED and name.lower() in _CREDENTIALS:
+                    yield f"{row.text('method')} {row.text('url')}, asked of a host outside, tells its {name}"
 
     def _leased(self, row: Row) -> Iterator[str]:
         env, lease = row.text("env"), row.number("lease")
-        made = self._spill.execute("insert or ignore into lease values (?, ?, ?)", (lease, env, row.position))
+        if self.heads.of(env).importing:
+            return
+        place = self.heads.of(env).place
+        made = self._spill.execute("insert or ignore into lease values (?, ?, ?, ?)", (place, lease, env, row.position))
         if made.rowcount:
             return
-        first, at = self._spill.execute("select env, at from lease where lease = ?", (lease,)).fetchone()
+        query = "select env, at from lease where place = ? and lease = ?"
+        first, at = self._spill.execute(query, (place, lease)).fetchone()
         if first != env:
             yield f"lease {lease} lets somebody into {env}, though it was granted on {first} (position {at})"
 
     def _refused(self, row: Row) -> Iterator[str]:
         env, code = row.text("env"), row.text("code")
         head = self.heads.of(env)
+        if row.stream.startswith("engine") and row.place != head.place:
+            return  # that engine does not have the environment, and need not know of it
         if row.stream.startswith("act/") and row.stream != f"act/{env}":
             yield f"a refusal ({code}) that concerns {env} is recorded with another environment: {row.stream}"
         elif head.generation and not row.stream.startswith("act/"):

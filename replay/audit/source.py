@@ -10,10 +10,13 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Protocol
 
+from statefork.journal.errors import JournalError
+from statefork.journal.marker import MARKER_NAME, check_belongs, check_not_elsewhere, read_marker
 from statefork.replay.audit.report import Unreadable
 from statefork.replay.audit.rows import Row
 
@@ -21,8 +24,69 @@ JOURNAL_FILE = "journal.sqlite3"
 _BUSY_SECONDS = 10.0
 _COLUMNS = "position, stream, version, cast(event as blob), hash"
 _ROWS = f"select {_COLUMNS} from events where position > ? order by position limit ?"
+_BEHIND = "select 1 from events where stream = ? and position > ? limit 1"
 EVERY = -1  # no limit
 _HEADS = "select stream, version, hash from streams"
+
+
+class Source(Protocol):
+    """Raw rows of one journal, wherever it is, as of one moment."""
+
+    head: int
+
+    def look_away(self) -> None:
+        """Until ``look_again``: an open look is in the writer's way."""
+        ...
+
+    def look_again(self) -> None:
+        """From now on see what was appended meanwhile."""
+        ...
+
+    def rows(self, after: int = 0, count: int = EVERY) -> Generator[Row, None, None]:
+        """The events behind a position, in position order. To be closed before the source is. Raises Unreadable."""
+        ...
+
+    def heads(self) -> Generator[tuple[str, int, str], None, None]:
+        """The head that is kept of every stream: name, version, hash. To be closed before the source is."""
+        ...
+
+    def moved_on(self, env: str, position: int) -> bool:
+        """Whether by now anything is journaled of an environment's lifecycle behind a position, seen in rows or not.
+
+        True where that can't be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the look."""
+        ...
+
+
+def open_source(state: Path, journal: str | None) -> Source:
+    """The journal of a state directory; ``journal`` is its address, where it is in a database.
+
+    Raises Unreadable, also where the directory belongs to another journal.
+    """
+    if journal is None:
+        try:
+            check_not_elsewhere(state)
+        except JournalError as error:
+            raise Unreadable(str(error)) from None
+        return JournalFile(state / JOURNAL_FILE)
+    from statefork.replay.audit.tables import JournalTables  # only there the driver is needed
+
+    with ExitStack() as stack:
+        tables = stack.enter_context(closing(JournalTables(journal)))
+        try:
+            marker = read_marker(state)
+            if marker is None:
+                raise Unreadable(f"{state} belongs to no journal in a database: it has no {MARKER_NAME}")
+            if found := tables.journal():  # a journal without events is nobody's yet
+                check_belongs(state, marker, found, tables.shown)
+        except JournalError as error:
+            raise Unreadable(str(error)) from None
+        stack.pop_all()
+    return tables
 
 
 class JournalFile:
@@ -70,7 +134,7 @@ class JournalFile:
         except sqlite3.Error as error:
             raise Unreadable(f"the journal file can't be read any more: {error}") from None
 
-    def rows(self, after: int = 0, count: int = EVERY) -> Iterator[Row]:
+    def rows(self, after: int = 0, count: int = EVERY) -> Generator[Row, None, None]:
         """The events behind a position, in position order. Raises Unreadable where the file is damaged."""
         position = after
         try:
@@ -80,13 +144,23 @@ class JournalFile:
         except (sqlite3.Error, TypeError) as error:
             raise Unreadable(f"the journal file is damaged behind position {position}: {error}") from None
 
-    def heads(self) -> Iterator[tuple[str, int, str]]:
+    def heads(self) -> Generator[tuple[str, int, str], None, None]:
         """The head that the file keeps of every stream: name, version, hash."""
         try:
             with closing(self._connection.execute(_HEADS)) as cursor:
                 yield from cursor
         except sqlite3.Error as error:
             raise Unreadable(f"the journal file's list of streams is damaged: {error}") from None
+
+    def moved_on(self, env: str, position: int) -> bool:
+        """By a look of its own: this one sees what was there when it began."""
+        try:
+            with ExitStack() as stack:
+                connection = connected(self._path, stack)
+                stack.callback(connection.close)
+                return connection.execute(_BEHIND, (f"env/{env}", position)).fetchone() is not None
+        except (OSError, sqlite3.Error):
+            return True
 
     def close(self) -> None:
         """End the look."""

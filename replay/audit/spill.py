@@ -36,8 +36,7 @@ class Kept(Generic[V]):
         self._hot: dict[str, V] = {}  # those that were asked for last, when they were not here, stand at the end
         self._hot_max = hot_max or HOT_MAX
         self._count = 0
-        self._spilt = False
-        self._spill = open_spill("create table kept (key text primary key, record blob) without rowid;")
+        self._spill: sqlite3.Connection | None = None  # made when the first records leave memory
 
     def __len__(self) -> int:
         return self._count
@@ -50,7 +49,7 @@ class Kept(Generic[V]):
     def get(self, key: str) -> V | None:
         """The record, if there is one."""
         found = self._hot.get(key)
-        if found is None and self._spilt:
+        if found is None and self._spill is not None:
             row = self._spill.execute("select record from kept where key = ?", (key,)).fetchone()
             if row is not None:
                 found = pickle.loads(row[0])
@@ -71,30 +70,32 @@ class Kept(Generic[V]):
         if self.get(key) is not None:
             self._count -= 1
             del self._hot[key]
-            self._spill.execute("delete from kept where key = ?", (key,))
+            if self._spill is not None:
+                self._spill.execute("delete from kept where key = ?", (key,))
 
     def values(self) -> Iterator[V]:
         """Every record, in the order of keys. Changes that are made on the way are not kept."""
-        self._cool(0)
-        for (record,) in self._spill.execute("select record from kept order by key"):
-            yield pickle.loads(record)
+        if spill := self._cool(0):
+            for (record,) in spill.execute("select record from kept order by key"):
+                yield pickle.loads(record)
 
     def close(self) -> None:
         """Let go of everything."""
         self._hot.clear()
-        self._spill.close()
+        if self._spill is not None:
+            self._spill.close()
 
     def _warm(self, key: str, record: V) -> None:
         self._hot[key] = record
         if len(self._hot) > self._hot_max:
             self._cool(self._hot_max // 2)
 
-    def _cool(self, keep: int) -> None:
-        """Move all but the last ``keep`` records out of memory."""
+    def _cool(self, keep: int) -> sqlite3.Connection | None:
+        """Move all but the last ``keep`` records out of memory; where they are, if any is."""
         leaving = list(self._hot)[: len(self._hot) - keep]
-        if not leaving:
-            return
-        self._spilt = True
-        self._spill.executemany(
-            "insert or replace into kept values (?, ?)", [(key, pickle.dumps(self._hot.pop(key), 5)) for key in leaving]
-        )
+        if leaving:
+            if self._spill is None:
+                self._spill = open_spill("create table kept (key text primary key, record blob) without rowid;")
+            pickled = [(key, pickle.dumps(self._hot.pop(key), 5)) for key in leaving]
+            self._spill.executemany("insert or replace into kept values (?, ?)", pickled)
+        return self._spill

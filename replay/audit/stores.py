@@ -2,8 +2,8 @@
 
 The stores are read with nothing but the file system. Blobs are named by the SHA-256 of their bytes and lie in
 ``blobs/<first two digits>/<the rest>``. A sealed version whose handle names a ``path`` lies there, under the state
-directory; stores that keep records have one of each version in ``resources/<name>/sealed``. Both stay for ever: even
-the generations of a retired environment can still be forked.
+directory; stores that keep records have one of each version in ``resources/<name>/sealed``. Blobs stay for ever, and
+versions until the last generation that needs them is pruned: even those of a retired environment can still be forked.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 from statefork.replay.audit import heads as kinds
 from statefork.replay.audit.checker import Checker
 from statefork.replay.audit.heads import Heads
+from statefork.replay.audit.places import place_at, unseen
+from statefork.replay.audit.records import check_there
 from statefork.replay.audit.report import Unreadable
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.spill import open_spill
@@ -31,17 +33,20 @@ class Stores(Checker):
 
     invariant = "I5"
     rule = "what the journal refers to is in the stores, unchanged"
-    kinds = frozenset({kinds.ACTION_ENDED, kinds.INPUT})
+    kinds = frozenset({kinds.ACTION_ENDED, kinds.INPUT, kinds.EXCHANGED})
 
     def __init__(self, state: Path, heads: Heads) -> None:
         super().__init__(heads)
         self._state = state
         self._spill = open_spill(_SCHEMA)
+        self._place = place_at(state)
 
     def close(self) -> None:
         self._spill.close()
 
     def look(self, row: Row) -> Iterator[str]:
+        if self.heads.of(row.text("env")).place != self._place:
+            return
         match row.kind:
             case kinds.ACTION_ENDED:
                 observation = row.data.get("observation")
@@ -50,6 +55,8 @@ class Stores(Checker):
                         yield from self._blob(f"{what} of action {row.number('number')}", digest)
             case kinds.INPUT:
                 yield from self._blob(f"the body of {row.text('method')} {row.text('url')}", row.text("body", ""))
+            case kinds.EXCHANGED:
+                yield from self._blob(f"the answer to {row.text('method')} {row.text('url')}", row.text("answer", ""))
             case _:
                 pass
 
@@ -73,7 +80,8 @@ class Stores(Checker):
                 yield f"{what} was changed: the bytes of blob {digest} give {found}"
 
     def finish(self) -> Iterator[str]:
-        for version in self.heads.versions:
+        for version in self.heads.versions.of(self.heads.owner(self._place)):
+            check_there(self._state)
             places = [self._state / version.path] if version.path else []
             records = self._state / "resources" / version.resource / "sealed"
             if records.is_dir():
@@ -87,6 +95,10 @@ class Stores(Checker):
                 except OSError as error:
                     raise Unreadable(f"{version}, can't be looked at: {error.strerror}") from None
 
+    def notes(self) -> Iterator[str]:
+        if sentence := unseen(self.heads, self._place):
+            yield sentence
+
 
 def _named(observation: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for what in ("snapshot", "screenshot"):
@@ -97,6 +109,9 @@ def _named(observation: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if isinstance(parts, dict):
         for name, digest in parts.items():
             yield f"the part {name!r}", str(digest)
+    rest = observation.get("rest")
+    if isinstance(rest, dict):
+        yield from ((f"{what} without what is masked", digest) for what, digest in _named(rest))
 
 
 def _digest(path: Path) -> str:

@@ -16,11 +16,13 @@ class Tickets(Checker):
 
     invariant = "I7"
     rule = "only tickets of the present epoch and activation are accepted"
-    kinds = frozenset({kinds.ACTION_BEGUN, kinds.INPUT, kinds.EVALUATED, kinds.ACTIVATED, kinds.REFUSED})
+    kinds = frozenset(
+        {kinds.ACTION_BEGUN, kinds.INPUT, kinds.EXCHANGED, kinds.EVALUATED, kinds.ACTIVATED, kinds.REFUSED}
+    )
 
     def look(self, row: Row) -> Iterator[str]:
         match row.kind:
-            case kinds.ACTION_BEGUN | kinds.INPUT | kinds.EVALUATED:
+            case kinds.ACTION_BEGUN | kinds.INPUT | kinds.EXCHANGED | kinds.EVALUATED:
                 self.looked_at += 1
                 yield from self._accepted(row)
             case kinds.ACTIVATED:
@@ -38,6 +40,8 @@ class Tickets(Checker):
         what = row.kind.split(".")[0]
         if row.stream != f"act/{env}":
             yield f"an {what} of {env} is recorded in the stream {row.stream}: it was taken for another environment's"
+        if head.importing or row.text("cause", "") == "binding":  # of an epoch that may still have to begin
+            return
         epoch = row.number("epoch")
         if epoch != head.epoch:
             yield f"an {what} of {env} with epoch {epoch} was accepted, while its epoch is {head.epoch}"

@@ -1,27 +1,35 @@
 """Every sealed version that the journal reaches: which generation named it first, and how it was described there.
 
-Reached for ever: even the generations of a retired environment can still be forked.
+Reached until its last generation is pruned: even those of a retired environment can still be forked.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.spill import open_spill
 
 _SCHEMA = """
-create table version (resource text, version text, path text, whose text, at int, described text,
-                      primary key (resource, version)) without rowid;
+create table version (owner text, resource text, version text, path text, whose text, at int, described text,
+                      primary key (owner, resource, version)) without rowid;
+create table need (owner text, resource text, version text, whose text, primary key (owner, resource, version, whose))
+    without rowid;
+create index need_whose on need (whose);
 """
+_NEEDED = "exists (select 1 from need where (owner, resource, version) = (v.owner, v.resource, v.version))"
 
 
 class Version(NamedTuple):
-    """One version. ``path`` is where its handle says that it lies, under the state directory; it may say nothing."""
+    """One version. ``path`` is where its handle says that it lies, under the state directory; it may say nothing.
 
+    ``owner``: the journal's id, or the place's where several state directories share it.
+    """
+
+    owner: str
     resource: str
     version: str
     path: str
@@ -46,13 +54,16 @@ class Versions:
     def note(self, row: Row, whose: str) -> None:
         """The versions of a manifest that was published or provisioned."""
         for resource, sealed in row.sealed():
+            owner, version = str(sealed.get("journal", "")), sealed["version"]
+            self._spill.execute("insert or ignore into need values (?, ?, ?, ?)", (owner, resource, version, whose))
             data = sealed.get("data")
             path = data.get("path") if isinstance(data, dict) else None
             self._spill.execute(
-                "insert or ignore into version values (?, ?, ?, ?, ?, ?)",
+                "insert or ignore into version values (?, ?, ?, ?, ?, ?, ?)",
                 Version(
+                    owner,
                     resource,
-                    sealed["version"],
+                    version,
                     path if isinstance(path, str) else "",
                     whose,
                     row.position,
@@ -60,15 +71,31 @@ class Versions:
                 ),
             )
 
-    def find(self, resource: str, version: str) -> Version | None:
-        """A version that was named, if it was."""
+    def let_go(self, whose: Iterable[str]) -> None:
+        """These generations need nothing any more."""
+        self._spill.executemany("delete from need where whose = ?", [(one,) for one in whose])
+
+    def find(self, owner: str, resource: str, version: str) -> Version | None:
+        """A version that something needs, if anything does; ``whose`` is the first that did, or another that does."""
+        found = self.named(owner, resource, version)
+        if found is None:
+            return None
+        needed = self._spill.execute(
+            "select whose from need where (owner, resource, version) = (?, ?, ?) order by whose <> ? limit 1",
+            (owner, resource, version, found.whose),
+        ).fetchone()
+        return None if needed is None else found._replace(whose=needed[0])
+
+    def named(self, owner: str, resource: str, version: str) -> Version | None:
+        """A version that was named, if it was, needed or not."""
         found = self._spill.execute(
-            "select * from version where resource = ? and version = ?", (resource, version)
+            "select * from version where owner = ? and resource = ? and version = ?", (owner, resource, version)
         ).fetchone()
         return None if found is None else Version(*found)
 
-    def __iter__(self) -> Iterator[Version]:
-        for found in self._spill.execute("select * from version"):
+    def of(self, owner: str) -> Iterator[Version]:
+        """Every version of one owner that something needs."""
+        for found in self._spill.execute(f"select * from version v where owner = ? and {_NEEDED}", (owner,)):
             yield Version(*found)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import anyio
 
-from statefork.engine.errors import EnvironmentExists
+from statefork.engine.errors import EnvironmentExists, GenerationPruned
 from statefork.engine.kernel import BulkResult
+from statefork.engine.retention import KEEP_ALL, Retention
 from statefork.engine.settings import DrainPolicy
 from statefork.journal.errors import StateforkError
 from statefork.journal.values import Moment
@@ -218,6 +219,35 @@ async def collect(agent: Agent) -> None:
     agent.look(*agent.usable())
 
 
+async def prune(agent: Agent) -> None:
+    """Let generations go, now or at each publish; of any environment, also of one that has ended."""
+    target, upkeep = _past(agent), agent.kernel.upkeep
+    if target is None:
+        return
+    marked = sorted(agent.truth.marks)
+    env = agent.random.choice(marked).partition("@")[0] if marked and agent.random.random() < 0.5 else target.env
+    retention = agent.random.choice([KEEP_ALL, Retention(last=1), Retention(last=3), Retention(forked=True)])
+    if agent.random.random() < 0.3:
+        agent.scene.tell(f"{env} keeps {retention} from now on")
+        upkeep.set_retention(env, retention)
+        return
+    gone = await agent.scene.tried(f"prune {env}: {retention}", lambda: upkeep.prune(env, retention))
+    agent.truth.require(gone is None or isinstance(gone, tuple), "answer", f"prune answered {gone}")
+    agent.look(env)
+
+
+async def mark(agent: Agent) -> None:
+    """Call a generation something, or nothing any more."""
+    if (target := _past(agent)) is not None:
+        chosen, text = target, agent.random.choice(["here", "there", ""])
+        upkeep = agent.kernel.upkeep
+        if (head := agent.kernel.environments[chosen.env].generation) > 2:  # one that would go
+            chosen = Moment(env=chosen.env, generation=agent.random.randint(2, head - 1))
+        await agent.scene.tried(
+            f"mark {chosen}: {text}", lambda: upkeep.mark(chosen, text), excused=(GenerationPruned,)
+        )
+
+
 async def many(agent: Agent) -> None:
     """Several created, or reset, by one command."""
     if agent.random.random() < 0.5:
@@ -252,5 +282,7 @@ KINDS: dict[str, Work] = {
     "bulk": bulk,
     "clone": clone,
     "collect": collect,
+    "prune": prune,
+    "mark": mark,
     "many": many,
 }

@@ -46,6 +46,8 @@ WEIGHTS: Mapping[str, int] = {
     "bulk": 1,
     "clone": 1,
     "collect": 2,
+    "prune": 3,
+    "mark": 2,
     "keyed": 2,
     "many": 1,
 }

@@ -251,7 +251,8 @@ class Simulation:
         report = audit_recorded(recorded)
         self.truth.require(report.clean, "audit", "; ".join(map(str, (*report.findings, *report.unreadable))))
         self.truth.check_published()
-        for moment, content in self.truth.published.items():
+        for moment in self.truth.needs:
+            content = self.truth.published[moment]
             env, _, number = moment.rpartition("@")
             manifest = kernel.environments[env].generations[int(number)].manifest
             for store in self.plan.stores:

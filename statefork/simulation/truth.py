@@ -8,6 +8,7 @@ believes. Every value written is a *witness*: it says by which environment, in w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,7 +23,9 @@ from statefork.journal.events import (
     EnvironmentParked,
     EnvironmentRetired,
     Event,
+    GenerationMarked,
     GenerationPublished,
+    GenerationsPruned,
     TransitionAborted,
     TransitionBegun,
 )
@@ -44,7 +47,9 @@ class Truth:
         self.models: dict[str, Model] = {}
         self.published: dict[str, Content] = {}  # moment -> content
         self.ops: dict[str, str] = {}  # moment -> the operation that published it
-        self.reached: set[tuple[str, str]] = set()  # (resource, version) that some generation names
+        self.needs: dict[str, frozenset[tuple[str, str]]] = {}  # moment that was not pruned -> (resource, version)
+        self.reached: Counter[tuple[str, str]] = Counter()  # how many of them need a version
+        self.marks: set[str] = set()  # moments that bear one
         self.written: set[int] = set()  # numbers of the witnesses that reached an environment
         self.found: list[Violation] = []
         self.position = 0  # in the journal, up to which everything is known
@@ -141,6 +146,10 @@ class Truth:
                 self.models[event.env].retired = True
             case EnvironmentForked():
                 self.models[event.env].children.append(event.child)
+            case GenerationsPruned():
+                self._pruned(self.models[event.env], event)
+            case GenerationMarked():
+                (self.marks.add if event.mark else self.marks.discard)(f"{event.env}@{event.generation}")
             case _:
                 pass
 
@@ -168,7 +177,6 @@ class Truth:
         self.require(event.manifest.keys() == self._resources, "I4", f"{moment} names {sorted(event.manifest)}")
         for name, component in event.manifest.items():
             self.require(component.sealed.version in self.world.versions, "I4", f"{name} of {moment} is not sealed")
-            self.reached.add((name, component.sealed.version))
         content = {store: dict(self.world.contents[event.manifest[store].sealed.version]) for store in self.stores}
         if event.op == "snapshot":
             self._check_running(model, event.op)
@@ -186,7 +194,21 @@ class Truth:
             model.content = copied(content)
         model.generation, model.frozen, model.op = event.generation, "", ""
         self.published[moment], self.ops[moment] = content, event.op
+        self.needs[moment] = frozenset((name, one.sealed.version) for name, one in event.manifest.items())
+        self.reached.update(self.needs[moment])
         model.changed()
+
+    def _pruned(self, model: Model, event: GenerationsPruned) -> None:
+        for one in event.pruned:
+            moment = f"{event.env}@{one.generation}"
+            stays = one.generation in (1, model.generation) or moment in self.marks
+            self.require(moment in self.needs and not stays, "I11", f"{moment} was pruned")
+            self.reached.subtract(self.needs.pop(moment))
+        for one in event.pruned:
+            self.require(
+                str(one.nearest) in self.needs, "I11", f"{event.env} goes on from {one.nearest}, which is gone"
+            )
+        self.reached = +self.reached  # without what nothing needs
 
     def _source(self, model: Model, op: str, source: Moment | None) -> str:
         """From where the content must come, by our own account."""
@@ -346,7 +368,7 @@ class Truth:
         self.check_published()
 
     def check_published(self) -> None:
-        """Every published generation still has the content that it had when it was published."""
+        """Every published generation that was not pruned still has the content that it had when it was published."""
         for env, model in self.models.items():
             for number in range(1, model.generation + 1):
                 self.require(f"{env}@{number}" in self.published, "I5", f"{env}@{number} was never seen")

@@ -65,10 +65,13 @@ def act(
         _save(control, str(answer.get("screenshot", "")), screenshot)
     out.data(answer)
     number = f"#{answer['number']} " if answer["number"] else ""
-    out.say(f"{number}{answer['url']}  {answer['title']!r}", "bold")
+    page = f"{answer['url']}  {answer['title']!r}" if answer["url"] or answer["title"] else ""
+    if number or page:
+        out.say(f"{number}{page or 'done'}", "bold")
     if answer.get("value") is not None:
         out.say(f"value: {answer['value']}")
-    out.say(str(answer["text"]))
+    if answer["text"]:
+        out.say(str(answer["text"]))
 
 
 def _save(control: Control, digest: str, file: Path) -> None:

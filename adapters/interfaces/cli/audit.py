@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,11 +12,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from statefork.adapters.interfaces.cli.options import STATE, JsonOption, StateOption
-from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.auditing import audit as run_audit
+from statefork.adapters.interfaces.cli.options import STATE, JsonOption, StateOption, journal_of
+from statefork.adapters.interfaces.cli.output import Out, json_text
 from statefork.replay.audit import Finding, Report, journal_length
 from statefork.replay.audit.source import JOURNAL_FILE
-from statefork.replay.auditing import audit as run_audit
 from statefork.replay.auditing import follow as run_follow
 
 PROGRESS_EVENTS = 500
@@ -55,8 +54,8 @@ def audit(
     """Check the journal and its stores against every rule that never bends (I1 to I12).
 
     One checker per rule, which shares no code with the engine, reads every event once. A finding names the rule, the
-    position of the event and the environment; statefork log shows the event. What could not be looked at is told as
-    a note or as unreadable, and never counts as clean.
+    position of the event and the environment; statefork log shows the event. What could not be read is told as
+    unreadable, and never counts as clean; what is not looked at (what databases on a server contain), as a note.
 
     Works with and without a running engine, reads only, and takes memory that does not grow with the journal. With
     --follow, --json prints one line per finding as it is found; where there is no journal yet, it waits for one.
@@ -81,7 +80,8 @@ def audit(
 
 
 def _once(out: Out, state: Path, *, stores: bool, world: bool) -> Report:
-    total = journal_length(state)
+    journal = journal_of(state)
+    total = journal_length(state, journal=journal)
     with out.progress("auditing") as bar:
 
         def tell(position: int) -> None:
@@ -90,21 +90,21 @@ def _once(out: Out, state: Path, *, stores: bool, world: bool) -> Report:
             elif total and position % PROGRESS_EVENTS == 0:
                 bar.tell(position / total, "auditing")
 
-        return run_audit(state, stores=stores, world=world, progress=tell)
+        return run_audit(state, stores=stores, world=world, journal=journal, progress=tell)
 
 
 def _follow(out: Out, state: Path, *, stores: bool) -> Report:
     with _until_signal() as stopping, out.progress("auditing") as bar:
-        if not _there(state / JOURNAL_FILE):
+        if not (journal_of(state) or _there(state / JOURNAL_FILE)):
             bar.tell(0.0, f"waiting for a journal at {state / JOURNAL_FILE} (Ctrl-C ends)")
-            while not (journal_length(state) or stopping.wait(LOOK_AGAIN_S)):
+            while not (journal_length(state, journal=journal_of(state)) or stopping.wait(LOOK_AGAIN_S)):
                 pass
         caught_up = False
 
         def told(found: Finding | str) -> None:
             if out.as_json:
                 plain = {"unreadable": found} if isinstance(found, str) else msgspec.to_builtins(found)
-                print(json.dumps(plain, ensure_ascii=False), flush=True)
+                print(json_text(plain), flush=True)
             else:
                 out.say(f"unreadable: {found}" if isinstance(found, str) else str(found), "red")
 
@@ -121,7 +121,8 @@ def _follow(out: Out, state: Path, *, stores: bool) -> Report:
                 bar.tell(1.0, "following (Ctrl-C ends)")
             return not stopping.wait(LOOK_AGAIN_S)
 
-        return run_follow(state, told=told, idle=idle, looked=looked, stores=stores)
+        journal = journal_of(state)
+        return run_follow(state, told=told, idle=idle, looked=looked, stores=stores, journal=journal)
 
 
 def _there(path: Path) -> bool:

@@ -7,13 +7,23 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from statefork.adapters.interfaces.cli.options import STATE, JsonOption, KeyOption, StateOption, ask
-from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.cli.options import (
+    STATE,
+    JsonOption,
+    KeyOption,
+    RetentionOption,
+    SnapshotsOption,
+    StateOption,
+    ask,
+)
+from statefork.adapters.interfaces.cli.output import Out, ref_text
+from statefork.adapters.interfaces.cli.sentences import counted
 from statefork.adapters.interfaces.control.protocol import Create, CreateMany
 
 EXAMPLES = """
     statefork create shop-1
     statefork create shop-2 --json | jq .sites
+    statefork create shop-2 --snapshots 'every 5 actions' --retention 'last 20'
     statefork create shop-{3..10} --key batch-7    again with this key: the same environments
 """
 
@@ -28,19 +38,26 @@ def create(
         ),
     ],
     key: KeyOption = None,
+    snapshots: SnapshotsOption = None,
+    retention: RetentionOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
     """Make an environment over the contract's base: generation 1, bound and probed when this returns.
 
     Of several each succeeds or fails on its own, and as many are bound as there are slots; the others are bound when
-    they are used.
+    they are used. --snapshots and --retention hold as long as this engine runs (change them by keep); what is to hold
+    always stands in the contract.
     """
     out = Out(as_json=as_json)
     if len(name) == 1:
-        answers: list[dict[str, Any]] = [ask(state, out, "create", Create(name=name[0], key=key))]
+        answers: list[dict[str, Any]] = [
+            ask(state, out, "create", Create(name=name[0], key=key, snapshots=snapshots, retention=retention))
+        ]
     else:
-        answer = ask(state, out, "create-many", CreateMany(names=name, key=key))
+        answer = ask(
+            state, out, "create-many", CreateMany(names=name, key=key, snapshots=snapshots, retention=retention)
+        )
         answers = cast("list[dict[str, Any]]", answer["created"])
     for one in answers:
         say_ready(out, one)
@@ -54,6 +71,24 @@ def say_ready(out: Out, environment: dict[str, Any], how: str = "") -> None:
     ready = _BEING.get(str(environment.get("phase")), "is there, and parked until it is used")
     out.say(f"{environment['ref']} {ready}{how}")
     say_sites(out, environment.get("sites") or {})
+
+
+def say_made(out: Out, ref: str, answer: Mapping[str, Any]) -> None:
+    """How a moment was made that nobody had published; nothing where it was."""
+    made = answer.get("made")
+    if made is None:
+        return
+    if made["copied_from"]:
+        out.say(f"{made['child']} got what {made['copied_from']} held, and looks like it")
+        return
+    again = f"{counted(made['actions'], 'action')} from {ref_text(made['source'])} done again in {made['child']}"
+    out.say(f"{ref} made: {made['verdict']}, {again}, {made['compared']} of {made['steps']} compared")
+    for passed in made["passed_over"]:
+        out.say(f"  not from {ref_text(passed)}, which is nearer: its page did not come back as it was seen")
+    for sentence in made["unverified"]:
+        out.say(f"  unverified: {sentence}")
+    for question in made["unasked"]:
+        out.say(f"  not asked again: {question}")
 
 
 def say_sites(out: Out, sites: Mapping[str, str]) -> None:

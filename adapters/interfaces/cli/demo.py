@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,21 +16,37 @@ from rich.status import Status
 from rich.table import Table
 from rich.tree import Tree
 
+from statefork.adapters.interfaces.cli.output import Lines
 from statefork.adapters.interfaces.cli.sentences import counted
 from statefork.engine.errors import MissingDependency
 
 if TYPE_CHECKING:
     from statefork.worlds.shop.report import DemoReport, EnvironmentReport
 
+
+class Database(StrEnum):
+    """What the shop can keep its rows in."""
+
+    SQLITE = "sqlite"
+    POSTGRES = "postgres"
+
+
+STATES = {Database.SQLITE: "demo-state", Database.POSTGRES: "demo-state-postgres"}
 WIDTH_PIPED = 160  # columns, where no terminal says how many there are
 KIB, MIB = 1024, 1024 * 1024
 
 
 def demo(
     envs: Annotated[int, typer.Option(help="How many environments to create (4 to 64); four more are forked.")] = 8,
+    database: Annotated[Database, typer.Option(help="What the shop keeps its rows in.")] = Database.SQLITE,
     state: Annotated[
-        Path, typer.Option(help="State directory; a later run uses its base again.", readable=False)
-    ] = Path("demo-state"),
+        Path | None,
+        typer.Option(
+            help="State directory; a later run uses its base again.",
+            readable=False,
+            show_default="demo-state; with PostgreSQL demo-state-postgres",
+        ),
+    ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the environments for `statefork up`, do not retire.")
     ] = False,
@@ -43,7 +60,7 @@ def demo(
     """
     out = _console(stderr=False)
     narrator = Narrator(_console(stderr=True) if as_json else out)
-    report = _play(envs, state, keep, narrator)
+    report = _play(envs, database, state or Path(STATES[database]), keep, narrator)
     if as_json:
         print(json.dumps(report.as_json(), indent=2))
     else:
@@ -56,8 +73,9 @@ def _console(*, stderr: bool) -> Console:
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH_PIPED)
 
 
-def _play(envs: int, state: Path, keep: bool, narrator: Narrator) -> DemoReport:
+def _play(envs: int, database: Database, state: Path, keep: bool, narrator: Narrator) -> DemoReport:
     from statefork.adapters.resources.browser.chromium import find_chromium
+    from statefork.adapters.resources.postgres.binaries import find_package
 
     try:
         from statefork.worlds.shop import build
@@ -71,9 +89,18 @@ def _play(envs: int, state: Path, keep: bool, narrator: Narrator) -> DemoReport:
     if not ENVIRONMENTS_MIN <= envs <= ENVIRONMENTS_MAX:
         raise typer.BadParameter(f"must be from {ENVIRONMENTS_MIN} to {ENVIRONMENTS_MAX}", param_hint="--envs")
     find_chromium()  # before minutes are spent on the base
+    if database is Database.POSTGRES:
+        find_package()
 
     async def play() -> DemoReport:
-        return await run_demo(state, environments=envs, keep=keep, tell=narrator.tell, progress=narrator.progress)
+        return await run_demo(
+            state,
+            environments=envs,
+            keep=keep,
+            tell=narrator.tell,
+            progress=narrator.progress,
+            database=database.value,
+        )
 
     try:
         return anyio.run(play, backend="trio")
@@ -88,7 +115,7 @@ class Narrator:
         self.console = console
         self.began = time.monotonic()
         self.status: Status | None = None
-        self.last = ""
+        self.lines = Lines()
 
     def tell(self, name: str, what: str) -> None:
         """A step has ended."""
@@ -103,9 +130,8 @@ class Narrator:
                 self.status = self.console.status("")
                 self.status.start()
             self.status.update(f"building the shop, once: {fraction:4.0%}  {what}")
-        elif what != self.last:
-            self.last = what
-            self.console.print(f"{time.monotonic() - self.began:6.1f} s  {'base':<22}  {what}", markup=False)
+        elif (line := self.lines.line(what)) is not None:
+            self.console.print(f"{time.monotonic() - self.began:6.1f} s  {'base':<22}  {line}", markup=False)
 
     def close(self) -> None:
         """Take the status line away."""

@@ -18,10 +18,12 @@ from typing import Any
 
 from statefork.adapters.interfaces.control.client import EngineLost
 from statefork.adapters.interfaces.control.protocol import error_object
+from statefork.adapters.interfaces.store.errors import StoreFull, StoreLost
 from statefork.engine.errors import (
     ActionFailed,
     ActionTimeout,
     ContractError,
+    Diverged,
     InDoubt,
     LeaseRevoked,
     ObservationLost,
@@ -31,7 +33,7 @@ from statefork.engine.errors import (
     RuntimeDied,
     TransitionAborted,
 )
-from statefork.journal.errors import StateforkError
+from statefork.journal.errors import AppendUnknown, StateforkError
 
 EXIT_OK = 0
 EXIT_NOT_AS_IT_SHOULD_BE = 1
@@ -41,7 +43,7 @@ EXIT_INTERRUPTED = 130
 
 _REASONS_TOLD = 20
 
-_UNKNOWN = (ActionTimeout, ObservationLost, LeaseRevoked, InDoubt, RuntimeDied, EngineLost)
+_UNKNOWN = (ActionTimeout, ObservationLost, LeaseRevoked, InDoubt, AppendUnknown, RuntimeDied, EngineLost)
 
 
 class UsageError(StateforkError):
@@ -62,7 +64,10 @@ class NotParked(StateforkError):
     code = "not_parked"
 
 
-_FAILED = (NotParked, ActionFailed, TransitionAborted, PartialFailure, PartialFork, ResourceFailed, InternalError)
+_FAILED = (
+    *(NotParked, ActionFailed, Diverged, TransitionAborted, PartialFailure, PartialFork, ResourceFailed, InternalError),
+    *(StoreFull, StoreLost),
+)
 
 
 def _codes(kinds: tuple[type[StateforkError], ...]) -> frozenset[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -12,7 +11,7 @@ import msgspec
 import typer
 
 from statefork.adapters.interfaces.cli.options import STATE, StateOption
-from statefork.adapters.interfaces.cli.output import Out, moment_text
+from statefork.adapters.interfaces.cli.output import Out, json_text, moment_text
 from statefork.adapters.interfaces.cli.reading import run, view
 from statefork.adapters.interfaces.cli.sentences import sentence
 from statefork.engine.errors import UnknownEnvironment
@@ -86,7 +85,7 @@ async def _events(journal: Reader, env: str, after: int) -> AsyncIterator[Record
 
 def _print(out: Out, recorded: Recorded, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(msgspec.to_builtins(recorded), ensure_ascii=False), flush=True)
+        print(json_text(msgspec.to_builtins(recorded)), flush=True)
         return
     at = moment_text(recorded.event.at)
     out.say(f"{recorded.position:>6}  {at}  {recorded.stream:<20}  {sentence(recorded.event)}")

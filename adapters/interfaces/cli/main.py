@@ -8,7 +8,8 @@ import io
 import json
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import typer
@@ -17,17 +18,23 @@ from typer.exceptions import TyperException
 from statefork.adapters.interfaces.cli import (
     act,
     audit,
+    bisect,
+    blame,
+    carry,
     create,
     demo,
+    diff,
     doctor,
     forking,
     gc,
+    keep,
     log,
     ls,
     release,
     replay,
     show,
     simulate,
+    store,
     up,
 )
 from statefork.adapters.interfaces.cli import transitions as moving
@@ -41,6 +48,7 @@ from statefork.adapters.interfaces.cli.faults import (
     exit_status,
     one_line,
 )
+from statefork.adapters.interfaces.cli.output import json_text, printable
 from statefork.journal.errors import StateforkError
 
 HELP = """Share the runtime, fork the state: many logical environments on the same browser, servers and databases.
@@ -74,6 +82,11 @@ VERBS: dict[str, Verb] = {
     "demo": Verb(demo.demo, "\n    statefork demo\n    statefork demo --envs 16 --json\n", RUN),
     "up": Verb(up.up, up.EXAMPLES, RUN),
     "release": Verb(release.release, release.EXAMPLES, RUN),
+    "store init": Verb(store.init, store.INIT_EXAMPLES, RUN),
+    "store status": Verb(store.status, store.STATUS_EXAMPLES, RUN),
+    "store resize": Verb(store.resize, store.RESIZE_EXAMPLES, RUN),
+    "store gc": Verb(store.gc, store.GC_EXAMPLES, RUN),
+    "store mount": Verb(store.mount, store.MOUNT_EXAMPLES, RUN),
     "ls": Verb(ls.ls, ls.EXAMPLES, LOOK),
     "log": Verb(log.log, log.EXAMPLES, LOOK),
     "show": Verb(show.show, show.EXAMPLES, LOOK),
@@ -85,19 +98,30 @@ VERBS: dict[str, Verb] = {
     "reset": Verb(moving.reset, moving.RESET_EXAMPLES, LIVE),
     "restore": Verb(moving.restore, moving.RESTORE_EXAMPLES, LIVE),
     "recover": Verb(moving.recover, moving.RECOVER_EXAMPLES, LIVE),
+    "keep": Verb(keep.keep, keep.KEEP_EXAMPLES, LIVE),
     "park": Verb(moving.park, moving.PARK_EXAMPLES, LIVE),
     "retire": Verb(moving.retire, moving.RETIRE_EXAMPLES, LIVE),
     "replay": Verb(replay.replay, replay.EXAMPLES, PAST),
+    "bisect": Verb(bisect.bisect, bisect.EXAMPLES, PAST),
+    "diff": Verb(diff.diff, diff.EXAMPLES, PAST),
+    "blame": Verb(blame.blame, blame.EXAMPLES, PAST),
+    "export": Verb(carry.export, carry.EXPORT_EXAMPLES, PAST),
+    "import": Verb(carry.import_, carry.IMPORT_EXAMPLES, PAST),
     "audit": Verb(audit.audit, audit.EXAMPLES, PAST),
+    "mark": Verb(keep.mark, keep.MARK_EXAMPLES, PAST),
+    "prune": Verb(keep.prune, keep.PRUNE_EXAMPLES, PAST),
     "gc": Verb(gc.gc, gc.EXAMPLES, PAST),
     "simulate": Verb(simulate.simulate, simulate.EXAMPLES, MAKE),
 }
 
+GROUPS = {"store": store.HELP}
+"""Verbs of two words: what the first is about."""
+
 _FREE_WORDS = {"ignore_unknown_options": True}  # fields of an action look like options
 
 
-def make_app() -> typer.Typer:
-    """The Typer application: also what completion and the reference page are made from."""
+def make_app(verbs: Mapping[str, Verb] = VERBS) -> typer.Typer:
+    """The Typer application: with all verbs it is also what completion and the reference page are made from."""
     app = typer.Typer(
         name="statefork",
         help=_dedented(HELP),
@@ -106,10 +130,15 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name, verb in VERBS.items():
+    groups = {"": app}
+    for name, verb in verbs.items():
+        group, _, word = name.rpartition(" ")
+        if group not in groups:
+            groups[group] = typer.Typer(help=GROUPS[group], no_args_is_help=True)
+            app.add_typer(groups[group], name=group, rich_help_panel=verb.panel)
         settings: dict[str, Any] = _FREE_WORDS if name == "act" else {}
-        app.command(
-            name, help=help_text(verb), rich_help_panel=verb.panel, context_settings=settings, no_args_is_help=False
+        groups[group].command(
+            word, help=help_text(verb), rich_help_panel=verb.panel, context_settings=settings, no_args_is_help=False
         )(verb.run)
     return app
 
@@ -145,6 +174,16 @@ _root.__doc__ = _dedented(HELP)
 app = make_app()
 
 
+@cache
+def _command(first: str) -> Any:
+    """The command that knows the verbs that begin with a word; all of them where none does.
+
+    To make it of all takes longer than most verbs do.
+    """
+    wanted = {name: verb for name, verb in VERBS.items() if name.partition(" ")[0] == first}
+    return typer.main.get_command(make_app(wanted) if wanted else app)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Ends the process with the status that :mod:`faults` documents."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -165,29 +204,33 @@ def _as_json_spells(error: UnicodeError) -> tuple[str, int]:
 def invoke(words: list[str]) -> int:
     """Run one command line and return its exit status. Never raises."""
     try:
-        result = app(args=words, prog_name="statefork", standalone_mode=False)
-        return result if isinstance(result, int) else 0
+        result = _command(words[0] if words else "")(args=words, prog_name="statefork", standalone_mode=False)
+        status = result if isinstance(result, int) else 0
+        return _interrupted(words) if status == EXIT_INTERRUPTED else status  # Typer ends a Ctrl-C without a word
     except StateforkError as error:
         return _tell(error, words)
     except TyperException as error:
-        if not words:
+        if not words or " ".join(words) in GROUPS:
             return EXIT_CANNOT  # the help was printed
         return _tell(UsageError(_message(error), hint=_usage_hint(words)), words)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has what it wanted
         return EXIT_CANNOT
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _interrupted(words)
     except ExceptionGroup as group:
         return _tell(_first(group, words), words)
     except BaseExceptionGroup as group:  # a second Ctrl-C, in the middle of closing
         if group.subgroup((KeyboardInterrupt, SystemExit)) is None:
             raise
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _interrupted(words)
     except Exception as error:  # noqa: BLE001 -- the last net: people get a line, not a traceback
         return _tell(_internal(error, words), words)
+
+
+def _interrupted(words: list[str]) -> int:
+    print("interrupted; run it again to go on" if words[:1] == ["demo"] else "interrupted", file=sys.stderr)
+    return EXIT_INTERRUPTED
 
 
 def _message(error: TyperException) -> str:
@@ -196,7 +239,8 @@ def _message(error: TyperException) -> str:
 
 
 def _usage_hint(words: list[str]) -> str:
-    verb = next((word for word in words if word in VERBS), "")
+    known = {*VERBS, *GROUPS}
+    verb = next((found for found in (" ".join(words[:2]), *words) if found in known), "")
     return f"See: statefork {verb + ' ' if verb else ''}--help"
 
 
@@ -231,7 +275,7 @@ def _tell(error: StateforkError, words: list[str]) -> int:
     if debugging():
         traceback.print_exception(error)
     if "--json" in words:
-        print(json.dumps(as_json(error), indent=2, ensure_ascii=False, default=str))
+        print(json_text(as_json(error), indent=2))
     else:
-        print(one_line(error), file=sys.stderr)
+        print(printable(one_line(error)), file=sys.stderr)
     return exit_status(error.code)

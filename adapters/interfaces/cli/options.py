@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.adapters.interfaces.control.client import Control, EngineLost
 from statefork.adapters.interfaces.control.protocol import Keyed, Request, Then
+from statefork.journal.marker import read_marker
 
 StateOption = Annotated[
     Path,
@@ -49,7 +51,34 @@ KeyOption = Annotated[
     ),
 ]
 
+SnapshotsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--snapshots",
+        help="When the present is published by itself: 'every action', 'every 5 actions', 'when changed' or "
+        "'on demand'; 'contract': as the contract says.",
+        metavar="POLICY",
+        show_default=False,
+    ),
+]
+RetentionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--retention",
+        help="Which generations stay at each publish: 'all', 'last 20' or 'forks and marks'; those that go can be made "
+        "again. 'contract': as the contract says.",
+        metavar="POLICY",
+        show_default=False,
+    ),
+]
+
 STATE = Path("state")
+JOURNAL_VARIABLE = "STATEFORK_JOURNAL"
+
+
+def journal_of(state: Path) -> str | None:
+    """The address that the variable gives, if the journal of a state directory is in a database."""
+    return os.environ.get(JOURNAL_VARIABLE) if read_marker(state) is not None else None
 
 
 def ask(state: Path, out: Out, verb: str, request: Request) -> dict[str, object]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +18,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 GAP = "  "
+STILL_EVERY_S = 30.0
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text that came from anywhere, without what would command a terminal: shown, not obeyed."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON that a terminal shows as well: in strings, what would command it is escaped. Other things become text."""
+    return printable(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
 
 
 class Out:
@@ -29,22 +43,22 @@ class Out:
     def data(self, value: Any) -> None:
         """One JSON value on standard output."""
         if self.as_json:
-            print(json.dumps(value, indent=2, ensure_ascii=False))
+            print(json_text(value, indent=2))
 
     def say(self, text: str = "", style: str = "") -> None:
         """A line for people."""
         if not self.as_json:
-            self.console.print(text, style=style, markup=False)
+            self.console.print(printable(text), style=style, markup=False)
 
     def note(self, text: str) -> None:
         """A line beside the matter: on standard error."""
-        self.errors.print(text, style="dim", markup=False)
+        self.errors.print(printable(text), style="dim", markup=False)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Rows under headings. A heading that ends in ``>`` is of a column of numbers."""
         if self.as_json:
             return
-        kept = [list(row) for row in rows]
+        kept = [[printable(cell) for cell in row] for row in rows]
         if self.console.is_terminal:
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
             for at, column in enumerate(columns):
@@ -62,13 +76,39 @@ class Out:
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Bar]:
-        """A bar on standard error for work that takes long; nothing in a pipe but a line when the text changes."""
+        """A bar on standard error for work that takes long; nothing in a pipe but :class:`Lines`."""
         if self.errors.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TextColumn("{task.fields[detail]}", markup=False),
+                TimeElapsedColumn(),
+            )
             with Progress(*columns, console=self.errors, transient=True) as bars:
-                yield Bar(bars, bars.add_task(what, total=1.0), self)
+                yield Bar(bars, bars.add_task(printable(what), total=1.0, detail=""), self)
         else:
             yield Bar(None, None, self)
+
+
+class Lines:
+    """Progress where nobody sees a bar move: a line when the text changes, and each half minute while it does not."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._last = ""
+        self._since = self._told = 0.0
+
+    def line(self, text: str) -> str | None:
+        """What is to be printed now, if anything; ``text`` says what is being done."""
+        now = self._now()
+        if text != self._last:
+            self._last, self._since, self._told = text, now, now
+            return text
+        if now - self._told < STILL_EVERY_S:
+            return None
+        self._told = now
+        minutes, seconds = divmod(int(now - self._since), 60)
+        return f"still {text}, {minutes}:{seconds:02d}"
 
 
 class Bar:
@@ -78,15 +118,14 @@ class Bar:
         self._bars = bars
         self._task = task
         self._out = out
-        self._last = ""
+        self._lines = Lines()
 
-    def tell(self, fraction: float, text: str) -> None:
-        """How far (0 to 1), and what is being done."""
+    def tell(self, fraction: float, text: str, detail: str = "") -> None:
+        """How far (0 to 1), and what is being done; the detail is for a bar only."""
         if self._bars is not None:
-            self._bars.update(self._task, completed=fraction, description=text)
-        elif text != self._last:
-            self._last = text
-            self._out.note(text)
+            self._bars.update(self._task, completed=fraction, description=printable(text), detail=printable(detail))
+        elif (line := self._lines.line(text)) is not None:
+            self._out.note(line)
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -99,6 +138,11 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterat
             for cell, width, column in zip(line, widths, columns, strict=True)
         ]
         yield GAP.join(cells).rstrip()
+
+
+def ref_text(moment: Mapping[str, Any]) -> str:
+    """A generation, as the engine told it, by its name."""
+    return f"{moment['env']}@{moment['generation']}"
 
 
 def moment_text(at: float) -> str:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import anyio
 
+from statefork.adapters.interfaces.cli.options import journal_of
 from statefork.journal.store import StateView, open_state
 
 T = TypeVar("T")
@@ -22,5 +23,5 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
 @asynccontextmanager
 async def view(state: Path) -> AsyncIterator[StateView]:
     """A state directory, to look at. Raises StateMissing, JournalCorrupt, JournalUnavailable."""
-    async with open_state(state, write=False) as opened:
+    async with open_state(state, write=False, journal=journal_of(state)) as opened:
         yield opened

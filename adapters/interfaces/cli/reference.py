@@ -13,9 +13,10 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
@@ -55,7 +56,10 @@ def _cli_lines() -> Iterator[str]:
         yield ""
         yield from _prose(help_text(verb))
         yield ""
-        yield from _parameters(group.commands[name].params)
+        command = group
+        for word in name.split():
+            command = command.commands[word]
+        yield from _parameters(command.params)
 
 
 def _prose(text: str) -> Iterator[str]:
@@ -76,9 +80,24 @@ def _parameters(parameters: list[Any]) -> Iterator[str]:
             names = f"`{parameter.metavar or parameter.name.upper()}`"
         elif parameter.metavar:
             names = f"{names} `{parameter.metavar}`"
-        default = "" if parameter.default in (None, "", False) or parameter.required else f"`{parameter.default}`"
-        default = "required" if parameter.required else default
-        yield f"| {_cell(names)} | {_cell(parameter.help or '')} | {_cell(default)} |"
+        elif choices := _choices(parameter.type_descriptor.annotation):
+            names = f"{names} {' or '.join(f'`{choice}`' for choice in choices)}"
+        yield f"| {_cell(names)} | {_cell(parameter.help or '')} | {_cell(_default(parameter))} |"
+
+
+def _choices(annotation: Any) -> list[str]:
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [str(choice.value) for choice in annotation]
+    return [str(choice) for choice in get_args(annotation)] if get_origin(annotation) is Literal else []
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    if isinstance(parameter.show_default, str):  # in words
+        return parameter.show_default
+    default = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
+    return "" if default in (None, "", False) else f"`{default}`"
 
 
 def _cell(text: str) -> str:

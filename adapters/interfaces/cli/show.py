@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,20 @@ from statefork.adapters.interfaces.cli.create import say_sites
 from statefork.adapters.interfaces.cli.options import STATE, JsonOption, RefArgument, StateOption
 from statefork.adapters.interfaces.cli.output import Out, moment_text, short
 from statefork.adapters.interfaces.cli.reading import run, view
-from statefork.adapters.interfaces.cli.sentences import action_text, counted
+from statefork.adapters.interfaces.cli.sentences import by_number, counted
 from statefork.adapters.interfaces.control.client import Control, EngineLost, engine_runs
 from statefork.adapters.interfaces.control.protocol import Named
-from statefork.engine.capsule import Capsule, Generation, World
+from statefork.engine.capsule import Capsule, Generation
 from statefork.engine.errors import UnknownRef
 from statefork.engine.refs import Ref, parse_ref
+from statefork.engine.world import World
 from statefork.journal.errors import BlobMissing, StateforkError
 from statefork.journal.events import GenerationPublished, TransitionDrained, control_stream
 from statefork.journal.store import StateView
-from statefork.journal.values import Held, Moment
+from statefork.journal.values import Held, Json, Moment
 from statefork.replay.lineage import Act, Step, Witnessed, steps_after, trajectory
 from statefork.replay.rebuild import pasts_of, rebuild
+from statefork.replay.steps import action_text
 
 EXAMPLES = """
     statefork show shop-1        its generations, lineage and children; while an engine runs, its sites' addresses
@@ -34,6 +37,9 @@ EXAMPLES = """
 
 PATIENCE_S = 2.0
 """How long a running engine is waited for: who looks at one that hangs must not hang with it."""
+
+MAKING = "making "
+"""How it begins what an environment helps with that makes a moment (``helps`` of its creation)."""
 
 
 def show(ref: RefArgument, state: StateOption = STATE, as_json: JsonOption = False) -> None:
@@ -48,15 +54,24 @@ def show(ref: RefArgument, state: StateOption = STATE, as_json: JsonOption = Fal
                 raise UnknownRef(
                     f"there is no environment {named.env!r} in this journal", hint="See: statefork ls --all", ref=ref
                 )
+            capsule = world.environments[named.env]
+            where = _elsewhere(opened, world, capsule)
             if named.is_now:
-                sites = await anyio.to_thread.run_sync(_sites, state, named.env)
-                _environment(world, world.environments[named.env], sites, out)
+                sites = {} if where else await anyio.to_thread.run_sync(_sites, state, named.env)
+                _environment(world, capsule, sites, where, out)
             elif named.generation is not None and not named.plus:
                 await _generation(opened, world, Moment(env=named.env, generation=named.generation), out)
             else:
-                await _action(opened, named, out)
+                await _action(opened, named, where, out)
 
     run(look)
+
+
+def _elsewhere(opened: StateView, world: World, capsule: Capsule) -> str:
+    """The state directory that has the environment, where that is another one; else empty."""
+    if capsule.place == opened.place:
+        return ""
+    return world.elsewhere.places.get(capsule.place) or f"place {capsule.place}"
 
 
 def _sites(state: Path, env: str) -> dict[str, str] | None:
@@ -72,8 +87,9 @@ def _sites(state: Path, env: str) -> dict[str, str] | None:
     return found
 
 
-def _environment(world: World, capsule: Capsule, sites: dict[str, str] | None, out: Out) -> None:
+def _environment(world: World, capsule: Capsule, sites: dict[str, str] | None, where: str, out: Out) -> None:
     lineage = [str(generation.moment) for generation in world.lineage(capsule.moment)] if capsule.generation else []
+    children = sorted(capsule.children, key=by_number)
     generations = [_generation_plain(generation) for generation in capsule.generations.values()]
     out.data(
         {
@@ -85,7 +101,10 @@ def _environment(world: World, capsule: Capsule, sites: dict[str, str] | None, o
             "how": capsule.how,
             "origin": str(capsule.origin),
             "parent": str(capsule.parent) if capsule.parent is not None else None,
-            "children": list(capsule.children),
+            "children": children,
+            "here": not where,
+            "place": capsule.place or None,
+            "where": world.elsewhere.places.get(capsule.place),
             "sites": sites,
             "generations": generations,
             "lineage": lineage,
@@ -94,14 +113,16 @@ def _environment(world: World, capsule: Capsule, sites: dict[str, str] | None, o
     parent = f" of {capsule.parent}" if capsule.parent is not None else ""
     out.say(f"{capsule.env}: {capsule.phase.value} at generation {capsule.generation}, epoch {capsule.epoch}", "bold")
     out.say(f"  {capsule.how}{parent}; reset leads to {capsule.origin}; {_lineage(capsule.actions)}")
-    if capsule.children:
-        out.say(f"  children: {', '.join(capsule.children)}")
+    if where:
+        out.say(f"  lives in another state directory of this journal: {where}")
+    if children:
+        out.say(f"  children: {', '.join(children)}")
     out.say(f"  lineage: {' <- '.join(lineage) or 'nothing was published'}")
     if sites is None:
         out.say("  the engine does not answer, so its sites are not known")
     say_sites(out, sites or {})
-    rows = [_generation_row(generation) for generation in capsule.generations.values()]
-    out.table(("generation>", "operation", "from", "epoch>", "actions>", "lost", "published (UTC)"), rows)
+    rows = [_generation_row(world, generation) for generation in capsule.generations.values()]
+    out.table(("generation>", "operation", "from", "epoch>", "actions>", "lost", "published (UTC)", "mark"), rows)
 
 
 def _generation_plain(generation: Generation) -> dict[str, Any]:
@@ -113,18 +134,30 @@ def _generation_plain(generation: Generation) -> dict[str, Any]:
         "source": str(generation.source) if generation.source is not None else None,
         "lost_actions": list(generation.lost_actions),
         "published_at": generation.at,
+        "mark": generation.mark or None,
+        "pruned": generation.pruned,
     }
 
 
-def _generation_row(generation: Generation) -> tuple[str, ...]:
+def _named(world: World, moment: Moment) -> str:
+    """A generation; one that was made for a command by what was asked for, and where it was made."""
+    helper = world.environments.get(moment.env)
+    asked = helper.helps.removeprefix(MAKING) if helper is not None and helper.helps.startswith(MAKING) else ""
+    return (
+        f"{asked} (made in {moment.env})" if helper is not None and asked and moment == helper.moment else str(moment)
+    )
+
+
+def _generation_row(world: World, generation: Generation) -> tuple[str, ...]:
     return (
         str(generation.number),
         generation.op,
-        str(generation.previous or "base"),
+        _named(world, generation.previous) if generation.previous is not None else "base",
         str(generation.epoch),
         str(generation.actions),
         ", ".join(map(str, generation.lost_actions)),
         moment_text(generation.at),
+        "pruned" if generation.pruned else generation.mark,
     )
 
 
@@ -143,8 +176,12 @@ async def _generation(opened: StateView, world: World, moment: Moment, out: Out)
     )
     contract = _contract_name(world, published.contract)
     out.say(f"{moment}: published by {generation.op} at {moment_text(generation.at)} UTC", "bold")
-    source = f"; from {generation.source}" if generation.source is not None else ""
+    source = f"; from {_named(world, generation.source)}" if generation.source is not None else ""
     out.say(f"  contract {contract}; epoch {generation.epoch}; {_lineage(generation.actions)}{source}")
+    if generation.mark:
+        out.say(f"  marked {generation.mark!r}")
+    if generation.pruned:
+        out.say("  its content was pruned; a fork of it is made again from the nearest generation that stays")
     if generation.lost_actions:
         out.say(f"  lost in a crash: actions {', '.join(map(str, generation.lost_actions))}")
     if published.timings_ms:
@@ -158,11 +195,16 @@ async def _generation(opened: StateView, world: World, moment: Moment, out: Out)
             component.durability,
             short(component.sealed.version, 20),
             ", ".join(component.depends_on),
-            str(component.sealed.data.get("path", "")),
+            _where(component.sealed.data),
         )
         for name, component in published.manifest.items()
     ]
     out.table(("resource", "adapter", "durability", "version", "depends on", "where"), rows)
+
+
+def _where(data: Mapping[str, Json]) -> str:
+    """A path below the state directory, or the name of a database on its server."""
+    return f"database {data['database']}" if "database" in data else str(data.get("path", ""))
 
 
 def _contract_name(world: World, digest: str) -> str:
@@ -185,7 +227,7 @@ async def _published(opened: StateView, moment: Moment) -> tuple[GenerationPubli
     raise UnknownRef(f"{moment} was never published", ref=str(moment))
 
 
-async def _action(opened: StateView, named: Ref, out: Out) -> None:
+async def _action(opened: StateView, named: Ref, where: str, out: Out) -> None:
     pasts = await pasts_of(opened.journal, named.env)
     if named.generation is not None:
         done = steps_after(pasts, Moment(env=named.env, generation=named.generation), named.plus)
@@ -195,10 +237,10 @@ async def _action(opened: StateView, named: Ref, out: Out) -> None:
     acts = [(step, witnessed) for step, witnessed in done if isinstance(step, Act)]
     if not acts:
         raise UnknownRef(f"{named} is the beginning: there is no action before it", ref=str(named))
-    _show_action(opened, *acts[-1], out)
+    _show_action(opened, *acts[-1], where, out)
 
 
-def _show_action(opened: StateView, step: Step, witnessed: Witnessed, out: Out) -> None:
+def _show_action(opened: StateView, step: Step, witnessed: Witnessed, where: str, out: Out) -> None:
     assert isinstance(step, Act)
     seen = witnessed.observation
     text = ""
@@ -208,7 +250,7 @@ def _show_action(opened: StateView, step: Step, witnessed: Witnessed, out: Out) 
             text = opened.blobs.get(seen.snapshot).decode(errors="replace") if seen.snapshot else ""
             screenshot = str(opened.blobs.path(seen.screenshot)) if seen.screenshot else ""
         except BlobMissing as error:
-            text = text or f"({error.message})"
+            text = text or f"({f'what was seen lies in {where}' if where else error.message})"
     out.data(
         {
             "number": step.number,
@@ -224,10 +266,14 @@ def _show_action(opened: StateView, step: Step, witnessed: Witnessed, out: Out) 
     out.say(f"#{step.number} {action_text(step.action)}", "bold")
     out.say(f"  {witnessed.outcome} (position {witnessed.position}){': ' if witnessed.error else ''}{witnessed.error}")
     if seen is not None:
-        out.say(f"  {seen.url}  {seen.title!r}")
+        if seen.url or seen.title:
+            out.say(f"  {seen.url}  {seen.title!r}")
+        if seen.value is not None:
+            out.say(f"  value: {seen.value}")
         if screenshot:
             out.say(f"  screenshot: {screenshot}")
-        out.say(text)
+        if text:
+            out.say(text)
 
 
 def _lineage(actions: int) -> str:

@@ -6,19 +6,21 @@ from typing import Annotated, cast
 
 import typer
 
+from statefork.adapters.interfaces.cli.create import say_made
+from statefork.adapters.interfaces.cli.faults import UsageError
 from statefork.adapters.interfaces.cli.options import (
     STATE,
     DeadlineOption,
     EnvArgument,
     JsonOption,
     KeyOption,
-    RefArgument,
     StateOption,
     ThenOption,
     ask,
 )
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.adapters.interfaces.control.protocol import Drained, Named, ResetMany, Restore, Retire
+from statefork.engine.refs import parse_ref
 
 SNAPSHOT_EXAMPLES = """
     statefork snapshot shop-1
@@ -31,6 +33,7 @@ RESET_EXAMPLES = """
 """
 RESTORE_EXAMPLES = """
     statefork restore shop-1 shop-1@3
+    statefork restore shop-1@3                  the same
     statefork restore shop-1 shop-1#12
 """
 RECOVER_EXAMPLES = """
@@ -84,17 +87,35 @@ def reset(
 
 def restore(
     env: EnvArgument,
-    ref: RefArgument,
+    ref: Annotated[
+        str | None,
+        typer.Argument(
+            help="A moment: shop@7 (generation 7), shop@7+3 (3 actions later), shop#42 (after action 42). Alone it is "
+            "restored in its own environment.",
+            metavar="[REF]",
+            show_default=False,
+        ),
+    ] = None,
     then: ThenOption = None,
     deadline: DeadlineOption = None,
     key: KeyOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
-    """Go back to a moment, as a new generation. Old pages and tickets die; what was abandoned stays in the history."""
+    """Go back to a moment, as a new generation. Old pages and tickets die; what was abandoned stays in the history.
+
+    A moment that nobody published is made first, in a child beside, as by fork. Exit status 1 where an action differs:
+    then the environment is as it was.
+    """
     out = Out(as_json=as_json)
+    if ref is None:
+        ref, alone = env, parse_ref(env)
+        if alone.is_now:
+            raise UsageError("it is not said which moment", hint=f"Write: statefork restore {env} {env}@1")
+        env = alone.env
     answer = ask(state, out, "restore", Restore(env=env, ref=ref, then=then, deadline_s=deadline, key=key))
     out.say(f"{answer['ref']} holds what {ref} held")
+    say_made(out, ref, answer)
 
 
 def recover(env: EnvArgument, state: StateOption = STATE, as_json: JsonOption = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -16,19 +15,22 @@ import typer
 from anyio.abc import TaskStatus
 
 from statefork.adapters.interfaces.cli.faults import EXIT_INTERRUPTED, EXIT_NOT_AS_IT_SHOULD_BE, NotParked
-from statefork.adapters.interfaces.cli.options import STATE, StateOption
-from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.cli.options import JOURNAL_VARIABLE, STATE, StateOption
+from statefork.adapters.interfaces.cli.output import Out, json_text
 from statefork.adapters.interfaces.cli.sentences import counted
+from statefork.journal.batch import own_copy
 
 if TYPE_CHECKING:
     from statefork.engine.kernel import Kernel
     from statefork.engine.recovery import RecoveryReport
+    from statefork.journal.errors import ClaimLost
 
 EXAMPLES = """
     statefork up shop                     a packaged world
     statefork up ./shop.toml --state /var/lib/shop
     statefork up shop --slots 4           at most 4 browser contexts, for any number of environments
     statefork up shop --json | head -1    one line when it is ready
+    statefork up shop --journal postgresql://statefork@db.example/journals
 """
 
 
@@ -36,7 +38,9 @@ def up(
     contract: Annotated[
         str,
         typer.Argument(
-            help="A contract file, or the name of a packaged world (shop).", metavar="CONTRACT", show_default=False
+            help="A contract file, or a packaged world: shop, shop-postgres, shop-valkey.",
+            metavar="CONTRACT",
+            show_default=False,
         ),
     ],
     slots: Annotated[
@@ -48,6 +52,19 @@ def up(
             show_default="no limit",
         ),
     ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            "--journal",
+            envvar=JOURNAL_VARIABLE,
+            show_envvar=True,
+            metavar="ADDRESS",
+            help="Where the journal is, if not a file in the state directory: postgresql://user@host/database, with "
+            "?schema=NAME for another schema than statefork. Other processes see a command line: leave a password to "
+            "the variable, or to a file that PGPASSFILE names.",
+            show_default="a file in the state directory",
+        ),
+    ] = None,
     state: StateOption = STATE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line when ready, one when closed.")] = False,
 ) -> None:
@@ -57,9 +74,9 @@ def up(
     and lost actions are named.
     """
     out = Out()
-    not_parked = anyio.run(_serve, contract, state, slots, out, as_json, backend="trio")
+    os.environ.pop(JOURNAL_VARIABLE, None)  # the runtimes that are started need not know it
+    not_parked = anyio.run(_serve, contract, state, slots, journal, out, as_json, backend="trio")
     if not_parked is None:
-        print("interrupted", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED)
     if not_parked and as_json:
         raise typer.Exit(EXIT_NOT_AS_IT_SHOULD_BE)
@@ -71,19 +88,25 @@ def up(
         )
 
 
-async def _serve(contract: str, state: Path, slots: int | None, out: Out, as_json: bool) -> tuple[str, ...] | None:
-    """Serve until told to stop; the environments that could not be parked. None: it was interrupted."""
+async def _serve(
+    contract: str, state: Path, slots: int | None, journal: str | None, out: Out, as_json: bool
+) -> tuple[str, ...] | None:
+    """Serve until told to stop; the environments that could not be parked. None: it was interrupted.
+
+    Raises ClaimLost where another engine has taken over.
+    """
     from statefork.adapters.interfaces.control.protocol import Status
     from statefork.adapters.interfaces.control.server import serve_control
     from statefork.adapters.interfaces.control.verbs import VERBS
     from statefork.adapters.interfaces.python import open_engine
 
     not_parked: tuple[str, ...] | None = None
+    lost: ClaimLost | None = None
     async with _told_to_stop() as told:
         with ExitStack() as bars:
             bar = bars.enter_context(out.progress(f"opening {contract}"))
             async with (
-                open_engine(contract, state=state, slots=slots, progress=bar.tell) as engine,
+                open_engine(contract, state=state, slots=slots, journal=journal, progress=bar.tell) as engine,
                 serve_control(engine) as door,
             ):
                 bars.close()
@@ -94,10 +117,12 @@ async def _serve(contract: str, state: Path, slots: int | None, out: Out, as_jso
                         _line({"ready": True, "control": str(door), **status})
                     else:
                         _say(out, status, engine.recovered, door, slots)
-                await told.to_stop.wait()
+                lost = await _until_stopped(told, engine.kernel)
                 with _somebody_may_read():
-                    if not as_json:
+                    if not as_json and lost is None:
                         out.say("Closing: parking every environment. Ctrl-C again gives up on it.")
+        if lost is not None:
+            raise own_copy(lost)
         not_parked = engine.kernel.not_parked
         with _somebody_may_read():
             if as_json:
@@ -105,6 +130,21 @@ async def _serve(contract: str, state: Path, slots: int | None, out: Out, as_jso
             else:
                 out.say("Closed.")
     return None if told.times > 1 else not_parked
+
+
+async def _until_stopped(told: _Told, kernel: Kernel) -> ClaimLost | None:
+    """Return when told to stop; or how another engine has taken over."""
+    lost: list[ClaimLost] = []
+
+    async def taken_over() -> None:
+        lost.append(await kernel.fenced())
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(taken_over)
+        await told.to_stop.wait()
+        tasks.cancel_scope.cancel()
+    return lost[0] if lost else None
 
 
 @contextmanager
@@ -119,7 +159,7 @@ def _somebody_may_read() -> Iterator[None]:
 
 
 def _line(value: dict[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(json_text(value), flush=True)
 
 
 class _Told:
@@ -165,7 +205,10 @@ async def _told_to_stop() -> AsyncIterator[_Told]:
 
 
 def _say(out: Out, status: dict[str, Any], recovered: RecoveryReport, door: Path, slots: int | None) -> None:
-    out.say(f"{status['contract']} is served (journal {status['journal']}, state {status['state']})", "bold green")
+    place = f", place {status['place']}" if status["place"] else ""
+    out.say(
+        f"{status['contract']} is served (journal {status['journal']}{place}, state {status['state']})", "bold green"
+    )
     rows = [
         (name, one["adapter"], one["name"], one["reason"], one["faster"]) for name, one in status["resources"].items()
     ]
@@ -181,5 +224,8 @@ def _say(out: Out, status: dict[str, Any], recovered: RecoveryReport, door: Path
     if others:
         out.say(f"made under other contracts, so out of reach of this engine: {', '.join(others)}", "yellow")
     out.say(f"{counted(len(environments), 'environment')}; control socket {door}")
-    out.say("Next, in another terminal: statefork create NAME" if not environments else "Next: statefork ls")
+    if environments:
+        out.say("Next: statefork ls")
+    else:
+        out.say("Next, in another terminal: statefork create NAME (the first one makes what all begin with, the base)")
     out.say("Ctrl-C closes it in good order.")

@@ -6,9 +6,10 @@ import errno
 import json
 import os
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +26,12 @@ class NoEngine(StateforkError):
     """No engine runs on the state directory, and the command needs one."""
 
     code = "no_engine"
+
+
+class EngineDeaf(StateforkError):
+    """A process has the state directory open and takes no commands: an engine within a program, or one that starts."""
+
+    code = "engine_deaf"
 
 
 class EngineForeign(StateforkError):
@@ -49,6 +56,27 @@ def engine_runs(state: Path) -> bool:
     return False
 
 
+class Held(NamedTuple):
+    """Who has a state directory open."""
+
+    pid: int | None  # None: that can't be seen
+    takes_commands: bool
+
+    def __str__(self) -> str:
+        if self.takes_commands:
+            return "an engine runs"
+        return f"open in process {self.pid}, which takes no commands (an engine within a program, or one that starts)"
+
+
+def held(state: Path) -> Held | None:
+    """Who has a state directory open, by its lock and its control socket; None: nobody, as far as this user sees."""
+    pid = None
+    with suppress(PermissionError):
+        pid = holder_of(state)
+    takes_commands = engine_runs(state)
+    return Held(pid, takes_commands) if takes_commands or pid is not None else None
+
+
 def _knock(state: Path) -> int:
     """What comes of connecting: 0 or the number of an error. Raises PermissionError where this user may not."""
     if not socket_path(state).is_socket():
@@ -67,6 +95,18 @@ class Control:
     def __init__(self, state: Path, *, patience_s: float | None = None) -> None:
         self._state = state
         self._patience_s = patience_s
+        self._held: httpx.Client | None = None
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Ask all in the body over one connection: what the engine lends on it, it takes back at its end."""
+        with socket_address(self._state) as address:
+            self._held = self._client(address)
+            try:
+                with self._held:
+                    yield
+            finally:
+                self._held = None
 
     def ask(self, verb: str, request: Request) -> dict[str, Any]:
         """The engine's answer. Raises the engine's error with its own code; NoEngine, EngineLost."""
@@ -84,20 +124,11 @@ class Control:
                 raise self._nobody()
         except PermissionError:
             raise self._closed() from None
-        import httpx  # takes longer than most commands do
-
-        with socket_address(self._state) as address:
-            transport = httpx.HTTPTransport(uds=address)
-            with httpx.Client(transport=transport, timeout=self._patience_s, base_url="http://statefork") as client:
-                try:
-                    response = client.request(method, path, content=body)
-                except httpx.ConnectError:
-                    raise self._nobody() from None
-                except httpx.HTTPError as error:
-                    raise EngineLost(
-                        f"the engine on {self._state} did not answer: {error or type(error).__name__}",
-                        hint="Whether it was done is unknown: look with `statefork log` before trying again",
-                    ) from None
+        if self._held is not None:
+            response = self._asked(self._held, method, path, body)
+        else:
+            with socket_address(self._state) as address, self._client(address) as client:
+                response = self._asked(client, method, path, body)
         if response.is_success:
             return response
         try:
@@ -105,6 +136,27 @@ class Control:
         except (ValueError, KeyError, TypeError):
             told = {"code": "internal", "message": f"the engine answered {response.status_code}"}
         raise error_from(told)
+
+    def _client(self, address: str) -> httpx.Client:
+        import httpx  # takes longer than most commands do
+
+        # There is no TLS here, and to read what that needs would take longer than all else.
+        limits = httpx.Limits(max_connections=1, keepalive_expiry=None)
+        transport = httpx.HTTPTransport(uds=address, verify=False, limits=limits)
+        return httpx.Client(transport=transport, trust_env=False, timeout=self._patience_s, base_url="http://statefork")
+
+    def _asked(self, client: httpx.Client, method: str, path: str, body: bytes) -> httpx.Response:
+        import httpx
+
+        try:
+            return client.request(method, path, content=body)
+        except httpx.ConnectError:
+            raise self._nobody() from None
+        except httpx.HTTPError as error:
+            raise EngineLost(
+                f"the engine on {self._state} did not answer: {error or type(error).__name__}",
+                hint="Whether it was done is unknown: look with `statefork log` before trying again",
+            ) from None
 
     def _closed(self) -> StateforkError:
         """The error where the door may not be tried: somebody else's engine, or what one has left."""
@@ -129,7 +181,16 @@ class Control:
         owner = owner_of(socket_path(self._state)) or owner_of(self._state)
         return f"Do it as {owner or 'that user'}, or start an engine on a directory of your own"
 
-    def _nobody(self) -> NoEngine:
+    def _nobody(self) -> StateforkError:
+        with suppress(PermissionError):
+            if (pid := holder_of(self._state)) is not None:
+                return EngineDeaf(
+                    f"the state directory {self._state} is {Held(pid, takes_commands=False)}",
+                    hint="Use the engine there, wait until it has started, or end it; reading is possible meanwhile: "
+                    "ls, log, show, audit",
+                    state=str(self._state),
+                    pid=pid,
+                )
         why = "" if self._state.is_dir() else f" ({errno.errorcode[errno.ENOENT]}: there is no such directory)"
         return NoEngine(
             f"no engine runs on the state directory {self._state}{why}",

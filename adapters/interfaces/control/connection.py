@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import select
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import anyio
 import anyio.abc
 import h11
+import msgspec
 
 from statefork.adapters.interfaces.gateway.limits import Limits
 from statefork.adapters.interfaces.gateway.refusals import Refused
@@ -16,6 +20,10 @@ from statefork.adapters.interfaces.gateway.wire import Gone, Wire
 
 LIMITS = Limits()
 _CHUNK_BYTES = 65_536
+LOOK_EVERY_S = 1.0
+"""How often it is looked whether a client is still there that has said that it says no more."""
+_PATIENT = msgspec.structs.replace(LIMITS, idle_s=math.inf)
+T = TypeVar("T")
 
 
 class Asked(NamedTuple):
@@ -41,7 +49,7 @@ class Connection:
     def __init__(
         self,
         stream: anyio.abc.ByteStream,
-        answer: Callable[[Asked], Awaitable[Answer]],
+        answer: Callable[[Connection, Asked], Awaitable[Answer]],
         refuse: Callable[[Refused], Answer],
     ) -> None:
         self._wire = Wire(stream, h11.SERVER, LIMITS)
@@ -49,6 +57,12 @@ class Connection:
         self._refuse = refuse
         self._listening: anyio.CancelScope | None = None
         self._leaving = False
+        self.lent: list[str] = []  # environments that live no longer than this
+
+    def lend(self, env: str) -> None:
+        """An environment that its client has as long as it holds the connection, however silent it is."""
+        self.lent.append(env)
+        self._wire.limits = _PATIENT
 
     def leave(self) -> None:
         """Take no more requests: one that is being answered is the last."""
@@ -78,8 +92,35 @@ class Connection:
             return False
         finally:
             self._listening = None
-        await self._send(await self._answer(asked))
+        await self._send(await self._answer(self, asked))
         return self._wire.http.our_state is h11.DONE and self._wire.http.their_state is h11.DONE
+
+    async def while_there(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What the work gives. It is cancelled when the client goes: nobody waits for it. Raises Gone then."""
+        done: list[T] = []
+        failed: Exception | None = None  # also where the work was cancelled
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._until_gone, tasks.cancel_scope)
+            try:
+                done.append(await work())
+            except Exception as error:  # noqa: BLE001 - raised again below, alone
+                failed = error
+            tasks.cancel_scope.cancel()
+        if done:
+            return done[0]
+        raise failed or Gone("the client went before it was answered")
+
+    async def _until_gone(self, work: anyio.CancelScope) -> None:
+        """Cancel the work when the client has closed its end both ways; one that only says no more still listens."""
+        with suppress(Gone):
+            while data := await self._wire.receive(math.inf, "idle_s"):
+                self._wire.http.receive_data(data)
+        raw: int = self._wire.stream.extra(anyio.abc.SocketAttribute.raw_socket).fileno()
+        poll = select.poll()
+        poll.register(raw, select.POLLHUP)
+        while not poll.poll(0):  # noqa: ASYNC110 - no event tells of it
+            await anyio.sleep(LOOK_EVERY_S)
+        work.cancel()
 
     async def _read(self) -> Asked | None:
         """The next request; None when there is none. Raises Refused, Gone."""

@@ -33,15 +33,19 @@ class Keyed(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Create(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new environment."""
+    """A new environment. ``snapshots``, ``retention``: as in ``Keep``."""
 
     name: str
+    snapshots: str | None = None
+    retention: str | None = None
 
 
 class CreateMany(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Several new environments."""
 
     names: list[str]
+    snapshots: str | None = None
+    retention: str | None = None
 
 
 class Act(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +87,32 @@ class ResetMany(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadline_s: float | None = None
 
 
+class Keep(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When snapshots are taken by themselves, and which generations stay; the answer is what holds then.
+
+    Chosen in the contract's words, as long as this engine runs. ``contract``: as that says; None: as it is.
+    """
+
+    env: str
+    snapshots: str | None = None
+    retention: str | None = None
+
+
+class Prune(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Let generations go. ``keep`` None: as the contract says."""
+
+    env: str
+    keep: str | None = None
+    dry_run: bool = False
+
+
+class Mark(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Call a generation something; an empty text takes that away."""
+
+    ref: str
+    text: str
+
+
 class Restore(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Back to a moment."""
 
@@ -93,11 +123,17 @@ class Restore(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Fork(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Children of a moment; without names they get some."""
+    """Children of a moment; without names they get some. ``task``: a name under which ``progress`` tells how far the
+    making of the moment is.
+
+    ``lent``: for what one child, with a name of the engine's choice, is lent, which is retired when the connection ends
+    on which it was asked for, however that comes to pass."""
 
     ref: str
     n: int = 1
     names: list[str] = []
+    task: str | None = None
+    lent: str = ""
 
 
 class Clone(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,14 +144,93 @@ class Clone(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Replay(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Re-execute and compare."""
+    """Re-execute what led to a moment, and compare. ``states``: also what the stores hold at the end.
 
-    env: str
+    ``task``: a name under which ``progress`` tells how far it is, and, with ``steps``, under which ``step`` leads it:
+    then it halts after each step until it is told to go on.
+    """
+
+    ref: str
+    start: str | None = None
     keep: bool = False
+    states: bool = True
+    task: str | None = None
+    steps: bool = False
+
+
+class Step(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The next step of a replay that halts after each, once it is done.
+
+    ``after``: how many steps the asker has seen. ``then``: what to do after that one: ``on`` to the next (it is waited
+    for, a little), ``stop`` there and judge what was done, ``drop`` the replay. None: nothing yet, the asker is still
+    there. Who says nothing at all for a while has dropped it.
+    """
+
+    task: str
+    after: int = 0
+    then: Literal["on", "stop", "drop"] | None = None
+
+
+class Between(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The moments of one history between two ends."""
+
+    good: str
+    bad: str
+
+
+class Diff(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What differs between two moments, at most ``limit`` changes per resource."""
+
+    before: str
+    after: str
+    limit: int = 100
+    look: bool = False
+
+
+class Blame(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which action last changed one thing: ``row`` is TABLE:KEY, ``file`` a path, ``item`` a name that diff gives."""
+
+    ref: str
+    row: str | None = None
+    file: str | None = None
+    item: str | None = None
+    resource: str | None = None
+    thorough: bool = False
+
+
+class Export(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of a moment. ``task``: a name under which ``progress`` tells how far it is."""
+
+    ref: str
+    path: str  # absolute
+    ends: bool = False
+    base: bool = True
+    secrets: bool = False
+    task: str | None = None
+
+
+class Import(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An environment of a file."""
+
+    path: str  # absolute
+    name: str | None = None
+    task: str | None = None
+
+
+class Watched(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far an export, an import, a replay or the making of a moment is."""
+
+    task: str
 
 
 class Nothing(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A verb that needs nothing: gc."""
+
+
+class ReplayDropped(StateforkError):
+    """Who led a replay step by step has dropped it, or is gone; what it was re-executed in is retired."""
+
+    code = "replay_dropped"
 
 
 class RemoteError(StateforkError):

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from statefork.adapters.interfaces.accepting import accept_each
 from statefork.adapters.interfaces.control.address import socket_address, socket_path
 from statefork.adapters.interfaces.control.connection import Answer, Asked, Connection
 from statefork.adapters.interfaces.control.protocol import error_object
-from statefork.adapters.interfaces.control.verbs import VERBS
+from statefork.adapters.interfaces.control.verbs import VERBS, Verb, lent
 from statefork.adapters.interfaces.gateway.refusals import Refused
+from statefork.adapters.interfaces.gateway.wire import Gone
 from statefork.adapters.interfaces.python import Engine
 from statefork.journal.errors import BlobMissing, StateforkError
 
@@ -73,9 +75,11 @@ class _Door:
         except Exception:  # noqa: BLE001 -- logged with its traceback; one connection must not end the engine
             _log.exception("a connection of the control door failed")
         finally:
+            for env in connection.lent:
+                await self._engine.take_back(env)
             self._connections.discard(connection)
 
-    async def _answer(self, asked: Asked) -> Answer:
+    async def _answer(self, connection: Connection, asked: Asked) -> Answer:
         if asked.method == "GET" and asked.path.startswith(_BLOBS):
             return await self._blob(asked.path.removeprefix(_BLOBS))
         verb = VERBS.get(asked.path.removeprefix(_VERBS)) if asked.path.startswith(_VERBS) else None
@@ -88,12 +92,27 @@ class _Door:
         except msgspec.DecodeError as error:
             return _error(HTTPStatus.BAD_REQUEST, "usage", str(error))
         try:
-            return _json(HTTPStatus.OK, await verb.answer(self._engine, request))
+            return _json(HTTPStatus.OK, await self._done(connection, verb, request))
+        except Gone:
+            raise
         except StateforkError as error:
             return _json(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": error_object(error)})
         except Exception as error:  # noqa: BLE001 -- the asker learns of it, the engine serves on
             _log.exception("%s failed", asked.path)
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", f"{type(error).__name__}: {error}")
+
+    async def _done(self, connection: Connection, verb: Verb, request: Any) -> dict[str, Any]:
+        if verb.lends(request):
+
+            async def lend() -> dict[str, Any]:
+                child = await lent(self._engine, request)
+                connection.lend(child["env"])  # no checkpoint lies between: it is lent, or not there
+                return {"children": [child]}
+
+            return await connection.while_there(lend)
+        if verb.ends(request):
+            return await connection.while_there(partial(verb.answer, self._engine, request))
+        return await verb.answer(self._engine, request)
 
     async def _blob(self, digest: str) -> Answer:
         try:

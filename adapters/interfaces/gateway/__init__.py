@@ -9,15 +9,20 @@ pass. A task group of the gateway owns all connections; leaving the context ends
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
-from statefork.adapters.interfaces.gateway.addresses import Addresses
+from statefork.adapters.interfaces.gateway.addresses import SHARED, Addresses
+from statefork.adapters.interfaces.gateway.certificate import server_context
 from statefork.adapters.interfaces.gateway.door import Door, ProxyDoor, SiteDoor
 from statefork.adapters.interfaces.gateway.limits import Limits
+from statefork.engine.outside import Exchanging
 from statefork.engine.ports import Admission, Route
 from statefork.journal.values import Identity
 
@@ -27,15 +32,34 @@ __all__ = ["HttpGateway", "Limits", "open_gateway"]
 class HttpGateway:
     """Opens doors. Made by ``open_gateway``."""
 
-    def __init__(self, admission: Admission, limits: Limits, tasks: anyio.abc.TaskGroup, name: str) -> None:
+    def __init__(
+        self, admission: Admission, limits: Limits, tasks: anyio.abc.TaskGroup, name: str, exchange: Exchanging | None
+    ) -> None:
         self._admission = admission
         self._limits = limits
         self._tasks = tasks
         self._addresses = Addresses(name)
+        self._exchange = exchange
+        self._certified: ssl.SSLContext | None = None
 
-    async def open_proxy(self, identity: Identity, routes: tuple[Route, ...]) -> Door:
-        """A forward-proxy port for one activation."""
-        return await self._open(ProxyDoor(identity.env, identity, routes, self._admission, self._limits))
+    def reserve(self) -> socket.socket:
+        """A port for a proxy that is opened later: until then whoever connects waits. Close it if it never is."""
+        return socket.create_server((SHARED, 0))
+
+    async def open_proxy(
+        self, identity: Identity, routes: tuple[Route, ...], reserved: socket.socket | None = None
+    ) -> Door:
+        """A forward-proxy port for one activation. Raises MissingDependency for a route to https outside."""
+        door = ProxyDoor(identity.env, identity, routes, self._admission, self._limits, self._exchange)
+        door.reserved = reserved
+        try:
+            if any(route.outside == "https" for route in routes):
+                self._certified = door.certified = self._certified or await anyio.to_thread.run_sync(server_context)
+            return await self._open(door)
+        except BaseException:
+            if reserved is not None:
+                reserved.close()  # of a door that did not open, or no longer listens
+            raise
 
     async def open_site(self, env: str, route: Route) -> Door:
         """A private base URL of one environment's site."""
@@ -48,13 +72,16 @@ class HttpGateway:
 
 @asynccontextmanager
 async def open_gateway(
-    admission: Admission, limits: Limits | None = None, *, name: str = ""
+    admission: Admission, limits: Limits | None = None, *, name: str = "", exchange: Exchanging | None = None
 ) -> AsyncIterator[HttpGateway]:
-    """A gateway whose connections live in this context. Its sites' addresses follow from ``name``: the journal's id."""
+    """A gateway whose connections live in this context. Its sites' addresses follow from ``name``: the journal's id.
+
+    ``exchange`` answers what pages ask of hosts outside of their world; without it they reach none.
+    """
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
         try:
-            yield HttpGateway(admission, limits or Limits(), tasks, name)
+            yield HttpGateway(admission, limits or Limits(), tasks, name, exchange)
         except Exception as error:  # noqa: BLE001 - raised again below, as itself instead of in a group
             failure = error
         tasks.cancel_scope.cancel()

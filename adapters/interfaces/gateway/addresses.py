@@ -97,6 +97,14 @@ async def on_shared_address() -> AsyncIterator[Listening]:
         yield listener
 
 
+@asynccontextmanager
+async def on_reserved_port(reserved: socket.socket) -> AsyncIterator[Listening]:
+    """Listen on a port that was taken before. The socket is closed at the end."""
+    reserved.setblocking(False)
+    async with MultiListener([await anyio.abc.SocketListener.from_socket(reserved)]) as listener:
+        yield listener
+
+
 def many() -> bool:
     """Whether this machine has loopback addresses besides the shared one."""
     try:

@@ -8,6 +8,7 @@ import h11
 import msgspec
 
 from statefork.adapters.interfaces.gateway.wire import Wire
+from statefork.engine.origins import Origin
 from statefork.engine.ports import AdmissionRequest, RequestLease, Route
 
 
@@ -21,6 +22,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     length: int | None  # None = chunked
     route: Route
+    origin: Origin | None = None  # outside of the world
 
     def admission(self, door: Any, kind: str, pinned_epoch: int | None = None) -> AdmissionRequest:
         """How the kernel is asked for this request, or for a message of it."""

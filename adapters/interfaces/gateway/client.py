@@ -9,11 +9,13 @@ from typing import Any
 import anyio
 import anyio.abc
 import h11
+from anyio.streams.tls import TLSStream
 
 from statefork.adapters.interfaces.gateway import heads, messages
 from statefork.adapters.interfaces.gateway.asked import Asked, Opened
 from statefork.adapters.interfaces.gateway.exchange import Exchange
 from statefork.adapters.interfaces.gateway.limits import Limits
+from statefork.adapters.interfaces.gateway.outside import OutsideExchange, outside_of
 from statefork.adapters.interfaces.gateway.refusals import Refused, refusal_of
 from statefork.adapters.interfaces.gateway.wire import Gone, Wire
 from statefork.engine.errors import LeaseRevoked
@@ -32,6 +34,7 @@ class Client:
         self.admission = admission
         self.limits = limits
         self.tunnel: str | None = None  # the authority of an accepted CONNECT
+        self.secure = False  # there is TLS in the tunnel
 
     async def serve(self) -> None:
         """Answer requests until the client goes or something can't be answered in order."""
@@ -70,15 +73,19 @@ class Client:
         authority, path = heads.split_target(request.target)
         length = heads.check_framing(request, self.limits)
         host_header = next((value for name, value in request.headers if name == b"host"), b"")
+        if self.secure and b":" not in host_header:
+            host_header += b":443"
         host, route = self.door.find(authority, host_header, self.tunnel)
+        origin = outside_of(route, secure=self.secure)
         return Asked(
             request=request,
             method=request.method.decode(),
             host=host,
             path=path,
-            url=f"http://{host}{path.decode('ascii', 'replace')}"[: self.limits.url_chars_max],
+            url=f"{origin or f'http://{host}'}{path.decode('ascii', 'replace')}"[: self.limits.url_chars_max],
             length=length,
             route=route,
+            origin=origin,
         )
 
     async def _connect(self, request: h11.Request) -> bool:
@@ -86,15 +93,29 @@ class Client:
         authority = heads.canonical(request.target)
         if self.tunnel is not None or not self.door.tunnels:
             raise Refused(400, "bad_request", "no CONNECT here", close=True)
-        heads.find_route(self.door.routes, authority)
+        route = heads.find_route(self.door.routes, authority)
         await self.wire.next_event(self.limits.stall_s, "stall_s")  # the (empty) body of the request
         await self.wire.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
         trailing, _ = self.wire.http.trailing_data
-        self.wire = Wire(self.wire.stream, h11.SERVER, self.limits)
+        self.secure = route.outside == "https"
+        stream = await self._secured(trailing) if self.secure else self.wire.stream
+        self.wire = Wire(stream, h11.SERVER, self.limits)
         if trailing:
             self.wire.http.receive_data(trailing)
         self.tunnel = authority
         return await self._serve_in_tunnel()
+
+    async def _secured(self, sent_ahead: bytes) -> TLSStream:
+        """Our end of TLS, instead of the host's."""
+        if sent_ahead:
+            raise Gone("the client began TLS before the tunnel was there")
+        try:
+            with anyio.fail_after(self.limits.head_s):
+                return await TLSStream.wrap(
+                    self.wire.stream, server_side=True, ssl_context=self.door.certified, standard_compatible=False
+                )
+        except (OSError, TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
+            raise Gone(f"no TLS: {error}") from None
 
     async def _serve_in_tunnel(self) -> bool:
         while await self._serve_one():
@@ -150,7 +171,8 @@ class Client:
     async def _linger(self) -> None:
         """Let the client read the answer before its unread body makes the kernel reset the connection."""
         with anyio.move_on_after(_LINGER_S), suppress(Gone, OSError, anyio.BrokenResourceError):  # it has left
-            await self.wire.stream.send_eof()
+            if not self.secure:  # TLS has no half that could be closed alone
+                await self.wire.stream.send_eof()
             while await self.wire.receive(_LINGER_S, "linger"):
                 pass
 
@@ -163,7 +185,10 @@ class Client:
             try:
                 async with self.admission.admit(asked.admission(self.door, "request")) as lease:
                     began = True
-                    opened = await Exchange(self, asked, lease, stack).run()
+                    if asked.origin is not None:
+                        await OutsideExchange(self, asked, lease).run()
+                    else:
+                        opened = await Exchange(self, asked, lease, stack).run()
             except LeaseRevoked as revoked:
                 raise Gone(str(revoked)) from None  # closes the client's side; the stack closes the upstream's
             except StateforkError as error:

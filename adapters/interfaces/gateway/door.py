@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 
@@ -16,10 +17,11 @@ from anyio.abc import SocketAttribute, TaskStatus
 
 from statefork.adapters.interfaces.accepting import accept_each
 from statefork.adapters.interfaces.gateway import heads
-from statefork.adapters.interfaces.gateway.addresses import Addresses, Listening, on_shared_address
+from statefork.adapters.interfaces.gateway.addresses import Addresses, Listening, on_reserved_port, on_shared_address
 from statefork.adapters.interfaces.gateway.client import Client
 from statefork.adapters.interfaces.gateway.limits import Limits
 from statefork.adapters.interfaces.gateway.refusals import Headers, Refused
+from statefork.engine.outside import Exchanging
 from statefork.engine.ports import Admission, Route
 from statefork.journal.values import Identity
 
@@ -55,7 +57,13 @@ class Door:
     websockets = True
 
     def __init__(
-        self, env: str, identity: Identity | None, routes: tuple[Route, ...], admission: Admission, limits: Limits
+        self,
+        env: str,
+        identity: Identity | None,
+        routes: tuple[Route, ...],
+        admission: Admission,
+        limits: Limits,
+        exchange: Exchanging | None = None,
     ) -> None:
         self.env = env
         self.identity = identity
@@ -63,6 +71,8 @@ class Door:
         self.host = ""
         self.port = 0
         self.base_url = ""
+        self.conditions = ""
+        self.exchange = exchange
         self._admission = admission
         self._limits = limits
         self._connections = 0
@@ -154,6 +164,11 @@ class ProxyDoor(Door):
     """A forward proxy for one activation: the agent sees the original addresses."""
 
     tunnels = True
+    certified: ssl.SSLContext | None = None  # for tunnels to https outside
+    reserved: socket.socket | None = None  # its port, where that was told to a browser before
+
+    def _listening(self) -> AbstractAsyncContextManager[Listening]:
+        return on_shared_address() if self.reserved is None else on_reserved_port(self.reserved)
 
     def find(self, authority: str | None, host_header: bytes, tunnel: str | None) -> tuple[str, Route]:
         """By the request's absolute target; inside a tunnel by the tunnel's host, which Host must repeat."""

@@ -14,7 +14,7 @@ from statefork.adapters.interfaces.gateway.asked import Asked, Opened
 from statefork.adapters.interfaces.gateway.refusals import Refused
 from statefork.adapters.interfaces.gateway.wire import Gone, Wire, connect
 from statefork.engine.ports import RequestLease
-from statefork.engine.tickets import TICKET_HEADER, sign
+from statefork.engine.tickets import CONDITIONS_HEADER, LOST_HEADER, TICKET_HEADER, sign
 
 if TYPE_CHECKING:
     from statefork.adapters.interfaces.gateway.client import Client
@@ -44,7 +44,8 @@ class Exchange:
         self.limits = client.limits
         self._stack = stack  # closes the upstream of a response that lives on after the lease
         self._status = 0
-        self._record: IO[bytes] | None = None
+        self._record: IO[bytes] | None = None  # None: there is nothing to write down, or it is written
+        self._uploaded = False
         self._fault: Refused | Gone | None = None
         self._client_left = False
 
@@ -56,7 +57,7 @@ class Exchange:
             try:
                 return await self._run()
             finally:
-                self._write_down(self._record)
+                self._write_down()
 
     async def _run(self) -> Opened | None:
         try:
@@ -111,8 +112,11 @@ class Exchange:
     def _request(self, websocket: bool) -> h11.Request:
         asked = self.asked
         key = asked.route.ticket_key
-        ticket = (TICKET_HEADER, sign(key, self.lease.identity)) if key else None
-        headers = heads.request_headers(asked.request, asked.length, asked.route.host, ticket)
+        ours = [(TICKET_HEADER, sign(key, self.lease.identity))] if key else []
+        conditions = self.client.door.conditions or self.lease.conditions
+        if key and conditions:
+            ours.append((CONDITIONS_HEADER, conditions))
+        headers = heads.request_headers(asked.request, asked.length, asked.route.host, ours)
         headers = self.client.door.inward(headers)
         if websocket:
             headers = messages.handshake_headers(headers)
@@ -161,6 +165,7 @@ class Exchange:
                 except Gone:
                     listening = False  # it may have answered already; reading its response decides
             if isinstance(event, h11.EndOfMessage):
+                self._uploaded = True
                 return
 
     async def _download(self, upstream: Wire, websocket: bool) -> Opened | None:
@@ -180,8 +185,13 @@ class Exchange:
                 continue
             break
         self._status = head.status_code
+        if self.asked.route.ticket_key and (lost := dict(head.headers).get(LOST_HEADER.lower().encode())):
+            self._fault = self._failed(Gone(lost.decode("latin-1")))
+            raise Gone(str(self._fault))
         events = heads.is_event_stream(head) and self.asked.method != "HEAD"
         headers = self.client.door.outward(heads.response_headers(head.headers))
+        if self._uploaded:  # before the client can know that it is done, and do what comes after it
+            self._write_down()
         await self.client.wire.send(h11.Response(status_code=head.status_code, headers=headers, reason=head.reason))
         if events:
             return Opened(upstream=upstream, lease=self.lease, websocket=False)
@@ -199,7 +209,10 @@ class Exchange:
             else:
                 raise Gone("the upstream ended in the middle of its response")
 
-    def _write_down(self, record: IO[bytes]) -> None:
+    def _write_down(self) -> None:
+        record, self._record = self._record, None
+        if record is None:
+            return
         received = self.client.door.inward(
             list(self.asked.request.headers)
         )  # as the application's own host would see them

@@ -98,8 +98,8 @@ def _passes(name: bytes, nominated: set[bytes]) -> bool:
     )
 
 
-def request_headers(request: h11.Request, length: int | None, host: str, ticket: tuple[str, str] | None) -> Headers:
-    """The headers that go upstream, with our Host, framing and ticket."""
+def request_headers(request: h11.Request, length: int | None, host: str, ours: Iterable[tuple[str, str]]) -> Headers:
+    """The headers that go upstream, with our Host, framing and what only the gateway may say."""
     nominated = listed(request.headers, b"connection")
     kept = [(name, value) for name, value in request.headers if _passes(name, nominated)]
     headers = [(b"host", host.encode()), *kept]
@@ -107,8 +107,7 @@ def request_headers(request: h11.Request, length: int | None, host: str, ticket:
         headers.append((b"transfer-encoding", b"chunked"))
     elif length > 0 or request.method not in (b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"DELETE", b"CONNECT"):
         headers.append((b"content-length", str(length).encode()))
-    if ticket is not None:
-        headers.append((ticket[0].encode(), ticket[1].encode()))
+    headers += [(name.encode(), value.encode()) for name, value in ours]
     return headers
 
 

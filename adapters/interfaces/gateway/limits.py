@@ -20,4 +20,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     keepalive_s: int = 60  # of silence, before a client is asked whether its end of the connection still exists
     connect_s: float = 5.0  # to the upstream
     response_s: float = 120.0  # from the request to the head of its response
+    outside_s: float = 30.0  # from a question to a host outside of the world to the end of its answer
+    outside_bytes_max: int = 16 * 1024 * 1024  # of such a question's body, and of its answer's: both are held whole
     url_chars_max: int = 2048  # of a URL in the journal

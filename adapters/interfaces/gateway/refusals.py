@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from statefork.engine.errors import (
+    EnvironmentElsewhere,
     EnvironmentFrozen,
     EnvironmentRetired,
     NotReady,
@@ -51,6 +52,7 @@ _STATUS: tuple[tuple[type[StateforkError], int], ...] = (
     (NotReady, 503),
     (StaleGeneration, 409),
     (UnknownEnvironment, 421),
+    (EnvironmentElsewhere, 421),
     (EnvironmentRetired, 421),
 )
 

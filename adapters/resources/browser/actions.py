@@ -27,6 +27,7 @@ TIMEOUT_MS_DEFAULT = 10_000
 TIMEOUT_MS_MAX = 600_000
 UPLOAD_BYTES_MAX = 16 * 1024 * 1024
 TEXT_CHARS_MAX = 1_000_000
+_NO_TARGET = "needs a target, named in one way: role (with name), label, text, selector, or x and y"
 
 LoadState = Literal["commit", "domcontentloaded", "load"]
 MouseButton = Literal["left", "middle", "right"]
@@ -84,7 +85,7 @@ class Targeted(Action, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         if len(ways) > 1:
             return ways[1], f"the target is already named by {ways[0]!r}; name it in one way"
         if not ways and required:
-            return "selector", "a target is needed: role and name, selector, label, text, or x and y"
+            return "selector", _NO_TARGET
         if (self.x is None) != (self.y is None):
             return "y" if self.y is None else "x", "x and y go together"
         if self.name and not self.role:
@@ -306,7 +307,8 @@ def parse_action(action: Mapping[str, Any]) -> AnyAction:
     if problem is not None:
         field, why = problem
         kind = str(action.get("type", ""))
-        raise InvalidAction(f"{kind}: {field} {why}", field=field, action=kind)
+        told = f"{kind} {why}" if why == _NO_TARGET else f"{kind}: {field} {why}"
+        raise InvalidAction(told, field=field, action=kind)
     return parsed
 
 

@@ -1,22 +1,34 @@
 """Reading a live context into a :class:`Profile`. Runs on the asyncio thread.
 
-Each frame is read in one evaluation, so its view is of one moment; cookies and storage are read after the views. What
-can't be carried becomes a flag.
+Each frame is read in one evaluation, so its view is of one moment; cookies and what the pages' origins have stored are
+asked for together with the views. What can't be carried becomes a flag.
 """
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urldefrag, urlsplit
 
+import msgspec
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Frame as PageFrame
 from playwright.async_api import Page, Route
 
-from statefork.adapters.resources.browser.context import LiveContext, LiveTab, origin_of
+from statefork.adapters.resources.browser.context import LiveContext
 from statefork.adapters.resources.browser.scripts import script
-from statefork.adapters.resources.browser.state import Entry, Flag, Frame, Origin, Profile, Stored, Tab
+from statefork.adapters.resources.browser.state import (
+    Document,
+    Entry,
+    Flag,
+    Frame,
+    Origin,
+    Profile,
+    Stored,
+    Tab,
+    origin_of,
+)
+from statefork.adapters.resources.browser.tab import LiveTab
 
 FRAME_SECONDS_MAX = 5.0
 ORIGIN_SECONDS_MAX = 30.0
@@ -37,21 +49,68 @@ async def capture(live: LiveContext) -> Stored:
     """The context's content. Raises PlaywrightError when the browser has died."""
     await live.noted()
     flags: list[Flag] = []
-    seen = await asyncio.gather(*[_read_tab(live, number, tab, flags) for number, tab in enumerate(live.tabs)])
-    unreadable = {tab for tab, (one, _) in zip(live.tabs, seen, strict=True) if not one.frames or one.frames[0].at}
-    origins = await _read_origins(live, unreadable, flags)
-    cookies = await read_cookies(live)
+    tabs = tuple(live.tabs)
+    reading = [asyncio.ensure_future(_read_tab(live, number, tab, flags)) for number, tab in enumerate(tabs)]
+    early = _Early(live)
+    cookies = asyncio.ensure_future(read_cookies(live))
+    try:
+        seen = await asyncio.gather(*reading)
+        unreadable = {tab for tab, (one, _) in zip(tabs, seen, strict=True) if not one.frames or one.frames[0].at}
+        origins = await _read_origins(live, unreadable, early, flags)
+        jar = await cookies
+    finally:
+        await early.end(cookies, *reading)
     for download in live.downloads:
         how = "under way" if download in live.unfinished else "finished; the file is not part of the profile"
         flags.append(Flag(kind="download", where=download.suggested_filename, detail=how))
     profile = Profile(
-        cookies=cookies,
+        cookies=jar,
         origins=origins,
         tabs=tuple(one for one, _ in seen),
         active=live.tabs.index(live.active) if live.tabs else 0,
         flags=tuple(sorted(set(flags))),
     )
-    return Stored(profile=profile, witnesses=tuple(witness for _, witness in seen))
+    return Stored(
+        profile=profile,
+        witnesses=tuple(witness for _, witness in seen),
+        documents=tuple(_delivered(tab, one) for tab, (one, _) in zip(tabs, seen, strict=True)),
+    )
+
+
+def _delivered(tab: LiveTab, captured: Tab) -> Document | None:
+    """The answer to a GET that the page was made from, unless its script has given it another address since."""
+    entry, document = tab.delivered or (0, None)
+    if document is None or captured.document is not None or entry != tab.present:
+        return None
+    shown = captured.entries[captured.current].url
+    return document if urldefrag(document.url).url == urldefrag(shown).url else None
+
+
+class _Early:
+    """Origins that are being read while the views still are: those of the tabs' own pages."""
+
+    def __init__(self, live: LiveContext) -> None:
+        self._reading: dict[PageFrame, tuple[asyncio.Task[Origin | None], list[Flag]]] = {}
+        for origin, frame in _shown(live, set()).items():
+            if origin in live.known and frame.parent_frame is None:
+                flags: list[Flag] = []
+                self._reading[frame] = asyncio.create_task(read_origin(frame, origin, flags)), flags
+
+    async def read(self, frame: PageFrame, origin: str, flags: list[Flag]) -> Origin | None:
+        """As ``read_origin``, where it has begun already."""
+        if frame not in self._reading:
+            return await read_origin(frame, origin, flags)
+        reading, noted = self._reading[frame]
+        found = await reading
+        flags.extend(noted)
+        return found
+
+    async def end(self, *beside: asyncio.Future[Any]) -> None:
+        """Join what is left: of a page whose view could not be read, nothing more is waited for."""
+        left = [*beside, *[reading for reading, _ in self._reading.values()]]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 async def read_cookies(live: LiveContext) -> tuple[dict[str, Any], ...]:
@@ -68,7 +127,7 @@ async def _read_tab(live: LiveContext, number: int, tab: LiveTab, flags: list[Fl
     (history, current), frames = await asyncio.gather(tab.history(), _read_frames(tab, where, flags))
     top: dict[str, Any] = frames[0][1] if frames and not frames[0][0] else {}
     entries = _entries(tab, history, current, top, where, flags)
-    present = int(history[current]["id"])
+    present = tab.present = int(history[current]["id"])
     document = None
     if present in tab.posts:
         document = tab.posts[present]
@@ -91,6 +150,7 @@ async def _read_tab(live: LiveContext, number: int, tab: LiveTab, flags: list[Fl
         document=document,
         status=int(top.get("status", 0)),
         referrer=str(top.get("referrer", "")),
+        conditions=tab.conditions,
     )
     return captured, str(top.get("witness", ""))
 
@@ -117,7 +177,8 @@ def _entries(
         ident, url = int(entry["id"]), str(entry["url"])
         near = index - offset
         # "Same document as the present entry", for both neighbours, means: made from the one before it.
-        linked = 0 < near < len(same) and bool(same[near]) and bool(same[near - 1])
+        pair = {bool(same[near]), bool(same[near - 1])} if 0 < near < len(same) else set()
+        linked = pair == {True}
         state = top.get("state") if index == current else tab.states.get(ident)
         if index != current and linked and ident not in tab.states:
             flags.append(Flag(kind="history-state", where=where, detail=url))
@@ -125,7 +186,8 @@ def _entries(
             flags.append(Flag(kind="history-post", where=where, detail=f"{url}: going back to it would GET it"))
         if origin_of(url) is None and url != "about:blank":
             flags.append(Flag(kind="unreachable-page", where=where, detail=url.split(",")[0][:200]))
-        entries.append(Entry(url=url, state=state, same_document=linked))
+        apart = True if len(pair) == 2 else msgspec.UNSET
+        entries.append(Entry(url=url, state=state, same_document=linked, other_document=apart))
     return tuple(entries)
 
 
@@ -166,13 +228,15 @@ async def _read_frame(tab: LiveTab, frame: PageFrame) -> dict[str, Any] | str:
         return error.message.splitlines()[0]
 
 
-async def _read_origins(live: LiveContext, unreadable: set[LiveTab], flags: list[Flag]) -> dict[str, Origin]:
+async def _read_origins(
+    live: LiveContext, unreadable: set[LiveTab], early: _Early, flags: list[Flag]
+) -> dict[str, Origin]:
     shown = _shown(live, unreadable)
     hidden: Page | None = None
     try:
         for origin in sorted(live.known):
             if origin in shown:
-                live.known[origin] = await read_origin(shown[origin], origin, flags)
+                live.known[origin] = await early.read(shown[origin], origin, flags)
             elif origin in live.dirty or live.known[origin] is None:
                 if hidden is None:
                     hidden = await open_stub(live)

@@ -8,35 +8,24 @@ history.state of entries that it has left, pages that answered a POST, dialogs, 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 from collections.abc import Coroutine
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 import msgspec
-from playwright.async_api import BrowserContext, CDPSession, Dialog, Download, Frame, Page, Request, Response, WebSocket
+from playwright.async_api import BrowserContext, Dialog, Download, Page, Request
 from playwright.async_api import Error as PlaywrightError
 
-from statefork.adapters.resources.browser.scripts import script
-from statefork.adapters.resources.browser.state import Document, Origin
+from statefork.adapters.resources.browser.conditions import PageConditions
+from statefork.adapters.resources.browser.state import Origin
+from statefork.adapters.resources.browser.tab import NOTE_SECONDS_MAX, LiveTab
 
-DOCUMENT_BYTES_MAX = 8 * 1024 * 1024
-NOTE_SECONDS_MAX = 2.0
+T = TypeVar("T")
+
 CLOSE_SECONDS_MAX = 10.0
+_SPARE_ANSWERS_S = 3.0  # at once, unless something is wrong with it: then a new one is made sooner than that
 # Requests that stay open by design: waiting for their end would be waiting for ever.
 _OPEN_ENDED = frozenset({"eventsource", "websocket", "ping"})
-
-
-def origin_of(url: str) -> str | None:
-    """The origin of an http(s) address, as a page would name it; None for others."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return None
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    port = parts.port
-    usual = {"http": 80, "https": 443}[parts.scheme]
-    return f"{parts.scheme}://{host}" if port in (None, usual) else f"{parts.scheme}://{host}:{port}"
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -47,141 +36,6 @@ class Seen(msgspec.Struct, kw_only=True):
     answer: str
 
 
-class LiveTab:
-    """One page, with what was noted of its past."""
-
-    def __init__(self, owner: LiveContext, page: Page) -> None:
-        self.owner = owner
-        self.page = page
-        self.crashed = False
-        self.closed = False
-        self.opener: LiveTab | None = None
-        self.session: dict[str, dict[str, str]] = {}
-        self.states: dict[int, Any] = {}  # history entry id -> packed history.state
-        self.posts: dict[int, Document | None] = {}  # history entry id -> page that answered a POST; None: not kept
-        self.sockets: set[str] = set()
-        self._cdp: CDPSession | None = None
-        self._navigation: Request | None = None
-        self._answer: asyncio.Task[Document | None] | None = None
-        page.on("crash", self._on_crash)
-        page.on("close", self._on_close)
-        page.on("framenavigated", self._on_navigated)
-        page.on("request", self._on_request)
-        page.on("response", self._on_response)
-        page.on("websocket", self._on_websocket)
-        page.on("download", owner.on_download)
-        self.attached = owner.spawn(self._attach())
-
-    async def _attach(self) -> None:
-        with contextlib.suppress(PlaywrightError):
-            opener = await self.page.opener()
-            self.opener = next((tab for tab in self.owner.tabs if tab.page is opener), None)
-            cdp = await self.owner.context.new_cdp_session(self.page)
-            cdp.on("DOMStorage.domStorageItemAdded", self._on_item)
-            cdp.on("DOMStorage.domStorageItemUpdated", self._on_item)
-            cdp.on("DOMStorage.domStorageItemRemoved", self._on_item_removed)
-            cdp.on("DOMStorage.domStorageItemsCleared", self._on_cleared)
-            self._cdp = cdp
-            await cdp.send("DOMStorage.enable")
-
-    async def cdp(self) -> CDPSession:
-        """The tab's CDP session."""
-        await asyncio.shield(self.attached)
-        if self._cdp is None:
-            raise PlaywrightError("the tab is closed")
-        return self._cdp
-
-    async def history(self) -> tuple[list[dict[str, Any]], int]:
-        """Entries of the tab's history, oldest first, and the index of the present one."""
-        answer = await (await self.cdp()).send("Page.getNavigationHistory")
-        return list(answer["entries"]), int(answer["currentIndex"])
-
-    def _on_crash(self, _: Page) -> None:
-        self.crashed = True
-        self.owner.die()
-
-    def _on_close(self, _: Page) -> None:
-        self.closed = True
-        self.owner.forget(self)
-
-    def _on_websocket(self, socket: WebSocket) -> None:
-        self.sockets.add(socket.url)
-        socket.on("close", lambda _: self.sockets.discard(socket.url))
-
-    def _on_request(self, request: Request) -> None:
-        if not request.is_navigation_request():
-            return
-        # A popup's first request comes before its frame is known, and is then that of the page itself.
-        with contextlib.suppress(PlaywrightError):
-            if request.frame != self.page.main_frame:
-                return
-        self._navigation, self._answer = request, None
-
-    def _on_response(self, response: Response) -> None:
-        if response.request is self._navigation and response.request.method not in ("GET", "HEAD"):
-            self._answer = self.owner.spawn(self._keep(response))
-
-    async def _keep(self, response: Response) -> Document | None:
-        with contextlib.suppress(PlaywrightError):
-            body = await response.body()
-            headers = await response.all_headers()
-            if len(body) <= DOCUMENT_BYTES_MAX:
-                wanted = {k: v for k, v in headers.items() if k in ("content-type", "content-security-policy")}
-                text = base64.b64encode(body).decode()
-                return Document(url=response.url, status=response.status, headers=wanted, body=text)
-        return None
-
-    def _on_navigated(self, frame: Frame) -> None:
-        origin = origin_of(frame.url)
-        if origin is not None:
-            self.owner.touched(origin)
-        if frame == self.page.main_frame:
-            request, answer = self._navigation, self._answer
-            self._navigation = self._answer = None
-            self.sockets.clear() if request is not None else None
-            self.owner.spawn(self._note(request, answer))
-
-    async def _note(self, request: Request | None, answer: asyncio.Task[Document | None] | None) -> None:
-        """Keep what belongs to the history entry that has just become the present one."""
-        with contextlib.suppress(PlaywrightError, TimeoutError):
-            async with asyncio.timeout(NOTE_SECONDS_MAX):
-                entries, index = await self.history()
-                entry = int(entries[index]["id"])
-                if request is not None:  # a new document, and not only a new entry
-                    self.posts.pop(entry, None)
-                    if request.method not in ("GET", "HEAD"):
-                        self.posts[entry] = await answer if answer is not None else None
-                noted = await self.page.evaluate(script("past"))
-                entries, index = await self.history()
-                if int(entries[index]["id"]) == entry:
-                    self.states[entry] = noted["state"]
-                    origin = origin_of(self.page.url)
-                    if origin is not None and noted["session"] is not None:
-                        self.session[origin] = noted["session"]
-
-    def _items(self, event: dict[str, Any]) -> dict[str, str] | None:
-        where = event["storageId"]
-        key = str(where.get("storageKey", "")).rstrip("/")
-        if where["isLocalStorage"] or "^" in key:  # a key with a caret is a partition: frames carry those themselves
-            return None
-        return self.session.setdefault(key, {})
-
-    def _on_item(self, event: dict[str, Any]) -> None:
-        items = self._items(event)
-        if items is not None:
-            items[event["key"]] = event["newValue"]
-
-    def _on_item_removed(self, event: dict[str, Any]) -> None:
-        items = self._items(event)
-        if items is not None:
-            items.pop(event["key"], None)
-
-    def _on_cleared(self, event: dict[str, Any]) -> None:
-        items = self._items(event)
-        if items is not None:
-            items.clear()
-
-
 class LiveContext:
     """One browser context. All methods run on the asyncio thread."""
 
@@ -190,17 +44,22 @@ class LiveContext:
         self.tabs: list[LiveTab] = []
         self.hidden: set[Page] = set()  # pages of our own, never a tab
         self.hiding = False
+        self.laying_out = False  # a past is made up on empty pages, of which nothing needs to be noted
         self.closed = False
         self.death: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.known: dict[str, Origin | None] = {}  # origin -> what it had stored when last looked at
         self.dirty: set[str] = set()
+        self.conditions: PageConditions | None = None  # None: chance and time are real
+        self.selectors: tuple[str, ...] = ()  # which elements are taken out for a second look
         self.dialogs: list[Seen] = []
         self.dialog_answer: tuple[str, str] = ("dismiss", "")
         self.downloads: list[Download] = []
         self.unfinished: set[Download] = set()
         self.shown: set[Download] = set()  # finished ones that an observation has told of
         self._active: LiveTab | None = None
+        self._spare: LiveTab | None = None  # opened before it was wanted
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._followers: set[asyncio.Task[Any]] = set()  # for which nobody waits
         self._requests: dict[Request, int] = {}
         self._sequence = 0
         self._moved = asyncio.Event()
@@ -255,9 +114,38 @@ class LiveContext:
 
     async def new_tab(self) -> LiveTab:
         """Open a blank tab and make it the active one."""
+        if self._spare is not None and self._spare in self.tabs:
+            self._active, self._spare = self._spare, None
+            return self._active
         page = await self.context.new_page()
         self._on_page(page)
         return next(tab for tab in self.tabs if tab.page is page)
+
+    async def make_spare(self) -> None:
+        """Open the first tab, debugger and all, which ``new_tab`` then gives.
+
+        Its process compiles the scripts by which Playwright looks at pages; on each later page that takes 30 ms less.
+        """
+        tab = await self.new_tab()
+        await tab.cdp()
+        await tab.page.locator(":root").count()
+        self._spare = tab
+
+    async def spare_answers(self) -> bool:
+        """Whether its process is there, and does something."""
+        if self.broken or self._spare is None:
+            return False
+        with contextlib.suppress(PlaywrightError, TimeoutError):
+            async with asyncio.timeout(_SPARE_ANSWERS_S):
+                await self._spare.page.evaluate("1")
+                return not self.broken
+        return False
+
+    async def drop_spare(self) -> None:
+        """Close it, if no tab was wanted."""
+        if self._spare is not None:
+            await self._spare.page.close()
+            self._spare = None
 
     async def hidden_page(self) -> Page:
         """A page of our own, for looking into origins that no tab shows; the caller closes it."""
@@ -271,11 +159,18 @@ class LiveContext:
 
     # --- what is under way
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a note-taker beside; ``noted`` waits for all of them."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def follow(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something beside that may take as long as a page does; it ends with the context."""
+        task = asyncio.create_task(work)
+        self._followers.add(task)
+        task.add_done_callback(self._followers.discard)
         return task
 
     async def noted(self) -> None:
@@ -359,7 +254,7 @@ class LiveContext:
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
                 await self.context.close()
         self.closed = True
-        for task in self._tasks:
+        for task in (left := self._tasks | self._followers):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if left:
+            await asyncio.wait(left)

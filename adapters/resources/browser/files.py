@@ -18,6 +18,7 @@ from statefork.engine.errors import ResourceFailed
 from statefork.journal.values import Sealed
 
 _SUFFIX = ".json"
+_PACKED = "profile.json"
 _DIGEST_CHARS = 32
 _NONCE_BYTES = 4
 
@@ -86,6 +87,18 @@ class ProfileFiles:
         if digest_of(stored.profile)[:_DIGEST_CHARS] != version[:_DIGEST_CHARS]:
             raise ResourceFailed(f"sealed profile {version} is not what was sealed", path=str(path))
         return stored
+
+    def pack(self, version: str, directory: Path) -> None:
+        """Write a version's content into a directory."""
+        data = encode(self.read(version))
+        with failures_told(self._resource, f"packing sealed profile {version}"):
+            (directory / _PACKED).write_bytes(data)
+
+    def unpack(self, directory: Path) -> Sealed:
+        """A new version of what ``pack`` wrote. Raises ResourceFailed."""
+        with failures_told(self._resource, "unpacking a profile"):
+            stored = decode((directory / _PACKED).read_bytes(), _PACKED)
+        return self.seal(stored)
 
     def remove(self, version: str) -> None:
         """Remove a version. Idempotent."""

@@ -22,8 +22,11 @@ from playwright.async_api import Error as PlaywrightError
 
 from statefork.adapters.resources.browser.chromium import NO_WEBRTC, is_headless_shell, launch_flags
 from statefork.adapters.resources.browser.context import LiveContext
+from statefork.adapters.resources.browser.ready import Reserve
+from statefork.adapters.resources.browser.sifting import check, prepare
 from statefork.adapters.resources.browser.watch import Watch
 from statefork.engine.errors import RuntimeDied
+from statefork.engine.masks import Selector
 
 T = TypeVar("T")
 
@@ -60,24 +63,34 @@ async def _undo(task: asyncio.Future[T], undo: Callable[[T], Awaitable[Any]]) ->
 class BrowserHost:
     """Playwright's driver and one Chromium. All methods run on the asyncio thread."""
 
-    def __init__(self, executable: Path, scratch: Path | None, spawned: Callable[[], tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        executable: Path,
+        scratch: Path | None,
+        spawned: Callable[[], tuple[int, ...]],
+        selectors: tuple[Selector, ...] = (),
+    ) -> None:
         self._executable = executable
         self._scratch = scratch  # where driver and browser keep temporary files, by the environment they were given
         self._spawned = spawned  # pids that the thread's loop has started, the driver's last
+        self._selectors = selectors  # what is taken out of pages for a second look
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
         self._starting: asyncio.Task[Browser] | None = None
         self._stopping = False
         self._contexts: weakref.WeakSet[LiveContext] = weakref.WeakSet()
         self._watch = Watch(self._lost)
+        self.reserve = Reserve(self.new_context)
         self.launches = 0
         self.driver_pid = 0
         self.browser_pid = 0
 
     async def start(self) -> None:
-        """Launch, unless it runs already."""
+        """Launch, unless it runs already. Raises ContractError for selectors that are none."""
         self._stopping = False
-        await self.ready()
+        browser = await self.ready()
+        if self._selectors:
+            await check(browser, self._selectors)
 
     async def ready(self) -> Browser:
         """The running browser; waits for a launch under way. Raises RuntimeDied when it can't be launched."""
@@ -98,6 +111,8 @@ class BrowserHost:
             try:
                 self._playwright = await async_playwright().start()
                 self.driver_pid = self._spawned()[-1]
+                if self._selectors:
+                    await prepare(self._playwright)
                 browser = await self._playwright.chromium.launch(
                     executable_path=self._executable,
                     args=launch_flags(self._executable),
@@ -200,4 +215,5 @@ class BrowserHost:
         self._stopping = True
         if self._starting is not None:
             await asyncio.wait({self._starting})
+        await self.reserve.close()
         await self._shut()

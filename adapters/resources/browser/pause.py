@@ -1,8 +1,9 @@
 """Stopping the pages' scripts for the length of a cut. Runs on the asyncio thread.
 
-The debugger pauses each page at its next statement: timers, animation frames, promises and message handlers of the
-page and of its same-process frames stand still, and go on afterwards as if nothing had been. Not stopped: web workers,
-service workers, frames in other processes, media and CSS animations. Their requests are held or refused by the gateway.
+The debugger, which every tab has from its beginning, pauses each page at its next statement: timers, animation frames,
+promises and message handlers of the page and of its same-process frames stand still, and go on afterwards as if nothing
+had been. Not stopped: web workers, service workers, frames in other processes, media and CSS animations. Their requests
+are held or refused by the gateway. Between cuts it skips whatever would pause a page.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 from playwright.async_api import CDPSession
 from playwright.async_api import Error as PlaywrightError
 
-from statefork.adapters.resources.browser.context import LiveContext, LiveTab
+from statefork.adapters.resources.browser.context import LiveContext
+from statefork.adapters.resources.browser.debugger import enable
+from statefork.adapters.resources.browser.tab import LiveTab
 
 PAUSE_SECONDS_MAX = 1.0
 
@@ -41,16 +44,19 @@ class Paused:
         # A page that is busy for ever does not even hear of the debugger: then it is left as it is.
         with contextlib.suppress(PlaywrightError, TimeoutError):
             async with asyncio.timeout(PAUSE_SECONDS_MAX):
-                session = await self._live.context.new_cdp_session(tab.page)
+                session = await tab.cdp()
                 self._sessions.append(session)
                 paused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 session.once("Debugger.paused", partial(_note, paused))
-                await session.send("Debugger.enable")
-                await session.send("Debugger.pause")
+                # Sent at once, answered in order. Waiting for each answer would only take longer.
+                asked = asyncio.gather(
+                    session.send("Debugger.setSkipAllPauses", {"skip": False}), session.send("Debugger.pause")
+                )
                 # A page with nothing to do would only pause at its next event: this statement is one.
                 nudge = asyncio.create_task(session.send("Runtime.evaluate", {"expression": "0"}))
                 nudge.add_done_callback(_read)  # it ends with an error when the context is closed as it stands
                 self._nudges.append(nudge)
+                await asked
                 await paused
 
     async def end(self) -> None:
@@ -67,8 +73,12 @@ class Paused:
 async def _go_on(session: CDPSession) -> None:
     with contextlib.suppress(PlaywrightError, TimeoutError):
         async with asyncio.timeout(PAUSE_SECONDS_MAX):
-            await session.send("Debugger.disable")
-            await session.detach()
+            try:
+                skip = session.send("Debugger.setSkipAllPauses", {"skip": True})
+                await asyncio.gather(skip, session.send("Debugger.resume"))
+            except PlaywrightError:  # it is still too busy to have paused, and must not do so later
+                await session.send("Debugger.disable")
+                await enable(session)
 
 
 def _read(nudge: asyncio.Task[Any]) -> None:

@@ -12,12 +12,15 @@ from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import FilePayload, Locator, Page
 
 from statefork.adapters.resources.browser import actions as a
-from statefork.adapters.resources.browser.context import LiveContext, LiveTab
+from statefork.adapters.resources.browser.context import LiveContext
 from statefork.adapters.resources.browser.settle import settle, twice
+from statefork.adapters.resources.browser.sifting import screenshot_without, snapshot_without
+from statefork.adapters.resources.browser.tab import LiveTab
 from statefork.engine.errors import ActionFailed, InvalidAction
 from statefork.journal.values import Json
 
 SNAPSHOT_TIMEOUT_MS = 10_000
+SCREENSHOT: dict[str, Any] = {"animations": "disabled", "caret": "hide", "scale": "css"}
 LOOK_SECONDS_MAX = 20.0
 NEWS_SECONDS_MAX = 0.5
 # A killed process fails what is under way in these words, and the news of its death may come a moment later.
@@ -36,6 +39,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     tabs: tuple[dict[str, Json], ...]  # url, title and active of each
     downloads: dict[str, bytes]  # finished since the last look, by suggested name
     value: dict[str, Json]
+    rest: bytes = b""  # as snapshot, without what the contract's masks take out
+    rest_screenshot: bytes = b""  # where pixels count
 
 
 async def perform(live: LiveContext, action: a.AnyAction, settle_seconds_max: float) -> dict[str, Json]:
@@ -274,6 +279,7 @@ async def _look(live: LiveContext, screenshot: bool) -> Look:
     tabs: list[dict[str, Json]] = [
         {"url": one.page.url, "title": name, "active": one is tab} for one, name in zip(live.tabs, titles, strict=True)
     ]
+    rest, rest_png = await _rest(live, page, pixels=bool(png)) if live.selectors else ("", b"")
     return Look(
         url=url,
         title=title,
@@ -282,7 +288,17 @@ async def _look(live: LiveContext, screenshot: bool) -> Look:
         tabs=tuple(tabs),
         downloads=await _finished(live),
         value={},
+        rest=rest.encode(),
+        rest_screenshot=rest_png,
     )
+
+
+async def _rest(live: LiveContext, page: Page, *, pixels: bool) -> tuple[str, bytes]:
+    """What is left without the elements that are taken out. After the whole, which must not lack them."""
+    text = await twice(lambda: snapshot_without(page, live.selectors, SNAPSHOT_TIMEOUT_MS))
+    if not pixels or live.conditions is None or not live.conditions.strict:
+        return text, b""
+    return text, await screenshot_without(page, live.selectors, SCREENSHOT)
 
 
 async def _title(tab: LiveTab) -> str:
@@ -294,7 +310,7 @@ async def _title(tab: LiveTab) -> str:
 
 
 async def _shoot(page: Page) -> bytes:
-    return await page.screenshot(animations="disabled", caret="hide", scale="css")
+    return await page.screenshot(**SCREENSHOT)
 
 
 async def _finished(live: LiveContext) -> dict[str, bytes]:

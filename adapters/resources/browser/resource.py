@@ -6,7 +6,6 @@ An unbound branch has the content of its last seal, or of the version that it wa
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,19 +17,23 @@ from anyio import CancelScope, to_thread
 from playwright.async_api import Error as PlaywrightError
 
 from statefork.adapters.resources.browser.actions import parse_action
+from statefork.adapters.resources.browser.apart import ComparedProfiles
 from statefork.adapters.resources.browser.bridge import AsyncioThread
+from statefork.adapters.resources.browser.carrying import CarriedProfiles
 from statefork.adapters.resources.browser.chromium import find_chromium, is_headless_shell
 from statefork.adapters.resources.browser.files import ProfileFiles
 from statefork.adapters.resources.browser.host import BrowserHost
-from statefork.adapters.resources.browser.options import Options, routes_of
+from statefork.adapters.resources.browser.observed import observed
+from statefork.adapters.resources.browser.options import Options, context_options, routes_of, routes_outside
 from statefork.adapters.resources.browser.perform import Look
 from statefork.adapters.resources.browser.raw import Loan, Proxy
+from statefork.adapters.resources.browser.ready import Ready, open_door
 from statefork.adapters.resources.browser.session import DIED, Session
-from statefork.adapters.resources.browser.state import Profile, Stored, changes, digest_of
+from statefork.adapters.resources.browser.state import Profile, Stored, changes, digest_of, told_while_restoring
 from statefork.engine.errors import ForeignHandle, MissingDependency, NotReady, ResourceFailed, RuntimeDied
 from statefork.engine.ports import Change, Needs, Owner, Route, Services, Strategy, Usage
 from statefork.engine.runtimes import marks
-from statefork.journal.values import Binding, Branch, Handle, Identity, Json, Observation, Sealed
+from statefork.journal.values import Binding, Branch, Conditions, Handle, Identity, Json, Observation, Sealed
 
 T = TypeVar("T")
 
@@ -47,10 +50,11 @@ class _Open(msgspec.Struct, kw_only=True):
     binding: Binding | None = None
     routes: tuple[Route, ...] = ()
     session: Session | None = None
+    ready: Ready | None = None  # what the session will be made of
     door: Any = None  # engine.ports.Listener
 
 
-class BrowserResource:
+class BrowserResource(CarriedProfiles, ComparedProfiles):
     """One Chromium for all environments."""
 
     adapter = "browser"
@@ -64,6 +68,7 @@ class BrowserResource:
         self._thread = AsyncioThread(f"statefork-{name}")
         self._host: BrowserHost | None = None
         self._open: dict[str, _Open] = {}
+        self._binding = 0
 
     def strategy(self) -> Strategy:
         """Which Chromium is used."""
@@ -80,7 +85,7 @@ class BrowserResource:
         )
 
     async def start(self) -> None:
-        """Launch Chromium. Idempotent. Raises MissingDependency, RuntimeDied."""
+        """Launch Chromium. Idempotent. Raises MissingDependency, RuntimeDied, ContractError (a wrong selector)."""
         if self._host is not None:
             return
         executable = find_chromium(self.options.executable)
@@ -88,7 +93,7 @@ class BrowserResource:
         # Full Chromium makes a socket there, whose path may have 107 bytes; beyond that the system's folder has to do.
         if not is_headless_shell(executable) and len(str(scratch)) > SCRATCH_PATH_MAX:
             scratch = None
-        host = BrowserHost(executable, scratch, lambda: self._thread.children)
+        host = BrowserHost(executable, scratch, lambda: self._thread.children, self._services.selectors)
         environment = marks(self._services.state, self._services.journal, self.name)
         if scratch is not None:
             environment["TMPDIR"] = str(scratch)
@@ -228,7 +233,7 @@ class BrowserResource:
     async def bind(self, branch: Branch, identity: Identity, needs: Needs) -> Binding:
         """A context with the branch's content, behind a proxy door of its own."""
         entry = self._entry(branch)
-        routes = routes_of(needs)
+        routes = routes_of(needs) + routes_outside(self.options)
         if entry.binding is not None:
             same = entry.binding.identity == identity and entry.routes == routes
             if same and entry.session is not None and not entry.session.live.broken:
@@ -236,14 +241,21 @@ class BrowserResource:
             with CancelScope(shield=True):
                 await self._close(entry)
         stored = await to_thread.run_sync(self._files.read, entry.current)
+        self._binding += 1
         try:
-            if self._services.gateway is not None:
-                entry.door = await self._services.gateway.open_proxy(identity, routes)
-            await self._thread.call(self._make, entry, stored)
+            await self._thread.call(self._take, entry)
+            entry.door = await open_door(self._services.gateway, entry.ready, identity, routes)
+            if entry.door is not None and self._services.determinism != "off":
+                entry.door.conditions = told_while_restoring(stored.profile)
+            await self._thread.call(self._make, entry, stored, needs.conditions)
         except BaseException:
             with CancelScope(shield=True):
                 await self._close(entry)
             raise
+        finally:
+            self._binding -= 1
+        if entry.door is not None:
+            entry.door.conditions = ""
         entry.routes = routes
         entry.binding = Binding(
             journal=self._services.journal,
@@ -255,25 +267,27 @@ class BrowserResource:
         )
         return entry.binding
 
-    async def _make(self, entry: _Open, stored: Stored) -> None:
+    async def _take(self, entry: _Open) -> None:
+        entry.ready = await self._running().reserve.take(self.options, self._services.gateway)
+
+    async def _make(self, entry: _Open, stored: Stored, conditions: Conditions | None) -> None:
         """On the thread: the context, noted in the entry before anything can fail, and its content."""
-        options: dict[str, Any] = {
-            "viewport": {"width": self.options.width, "height": self.options.height},
-            "device_scale_factor": 1,
-            "locale": self.options.locale,
-            "timezone_id": self.options.timezone,
-            "color_scheme": "light",
-        }
-        if entry.door is not None:
-            # Chromium would go to *.localhost and loopback addresses directly. Playwright forbids that by itself,
-            # unless an environment variable tells it not to: so it is said here.
-            options["proxy"] = {"server": f"http://127.0.0.1:{entry.door.port}", "bypass": "<-loopback>"}
-        entry.session = await Session.make(self.name, self._running(), **options)
-        await entry.session.fill(stored)
+        options = context_options(self.options, entry.door.port if entry.door is not None else 0)
+        host, ready = self._running(), entry.ready.live if entry.ready is not None else None
+        entry.session = await Session.make(self.name, host, self._services.determinism, ready, **options)
+        entry.ready = None
+        entry.session.live.selectors = tuple(selector.text for selector in self._services.selectors)
+        await entry.session.fill(stored, conditions)
+        if self._binding == 1:  # nobody else waits for the processor
+            host.reserve.refill(self.options, self._services.gateway)
 
     async def differences(self, binding: Binding) -> tuple[str, ...]:
         """In what the restored context differs from the version that it was made from; empty: in nothing seen."""
         return self._session(self._bound(binding)).differences
+
+    async def unlike_behind(self, binding: Binding) -> tuple[str, ...]:
+        """The tabs that are not shown and came back with another text (see engine.behind)."""
+        return self._session(self._bound(binding)).unlike_behind
 
     async def probe(self, binding: Binding) -> None:
         """The active page answers. Raises NotReady."""
@@ -292,8 +306,10 @@ class BrowserResource:
                 await self._close(entry)
 
     async def _close(self, entry: _Open) -> None:
-        session, door = entry.session, entry.door
-        entry.session = entry.door = entry.binding = None
+        session, door, ready = entry.session, entry.door, entry.ready
+        entry.session = entry.door = entry.binding = entry.ready = None
+        if ready is not None and self._thread.running:
+            await self._thread.call(ready.close)
         if session is not None and self._thread.running:
             await self._thread.call(session.close)
         if door is not None:
@@ -336,30 +352,23 @@ class BrowserResource:
         )
         return await self._observation(seen)
 
+    async def set_conditions(self, binding: Binding, conditions: Conditions) -> None:
+        """What the pages draw and read from here on (see engine.prevailing.Conditioned)."""
+        await self._thread.call(self._session(self._bound(binding)).set_conditions, conditions)
+
     async def observe(self, binding: Binding) -> Observation:
         """Look at the active tab. Raises RuntimeDied."""
         session = self._session(self._bound(binding))
         return await self._observation(await self._thread.call(session.look, screenshot=self.options.screenshots))
 
+    async def picture(self, binding: Binding) -> bytes:
+        """The active tab as PNG, also where observations have none (see engine.picturing)."""
+        return (await self._thread.call(self._session(self._bound(binding)).look, screenshot=True)).screenshot
+
     async def _observation(self, seen: Look) -> Observation:
-        put = self._services.blobs.put
-
-        def store() -> Observation:
-            tabs = msgspec.json.encode(seen.tabs, order="deterministic")
-            parts = {"tabs": put(tabs)} | {f"download:{name}": put(data) for name, data in seen.downloads.items()}
-            snapshot = put(seen.snapshot)
-            covered = msgspec.json.encode([seen.url, seen.title, snapshot, parts["tabs"]])
-            return Observation(
-                digest=hashlib.sha256(covered).hexdigest(),
-                url=seen.url,
-                title=seen.title,
-                snapshot=snapshot,
-                screenshot=put(seen.screenshot) if seen.screenshot else "",
-                parts=parts,
-                value=seen.value or None,
-            )
-
-        return await to_thread.run_sync(store)
+        strict = self._services.determinism == "strict"
+        selectors = tuple(selector.text for selector in self._services.selectors)
+        return await to_thread.run_sync(lambda: observed(seen, self._services.blobs, strict, selectors))
 
     @asynccontextmanager
     async def raw(self, binding: Binding) -> AsyncIterator[Any]:
@@ -374,8 +383,6 @@ class BrowserResource:
             raise
         finally:
             loan.ended = True
-
-    # -- within -----------------------------------------------------------------------------------------------
 
     def _session(self, entry: _Open) -> Session:
         if entry.session is None:

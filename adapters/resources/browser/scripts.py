@@ -14,3 +14,9 @@ def script(name: str) -> str:
     folder = resources.files(__package__).joinpath(_FOLDER)
     codec, body = (folder.joinpath(f"{part}.js").read_text(encoding="utf-8") for part in ("codec", name))
     return f"async (arg) => {{\n{codec}\n{body}\n}}"
+
+
+@cache
+def plain(name: str) -> str:
+    """``scripts/<name>.js``, which is a function by itself."""
+    return resources.files(__package__).joinpath(_FOLDER, f"{name}.js").read_text(encoding="utf-8").strip()

@@ -17,6 +17,7 @@ from playwright.async_api import Page
 
 from statefork.adapters.resources.browser.actions import AnyAction
 from statefork.adapters.resources.browser.capture import capture, read_cookies
+from statefork.adapters.resources.browser.conditions import PageConditions
 from statefork.adapters.resources.browser.context import LiveContext
 from statefork.adapters.resources.browser.host import BrowserHost
 from statefork.adapters.resources.browser.pause import Paused
@@ -25,6 +26,7 @@ from statefork.adapters.resources.browser.restore import restore
 from statefork.adapters.resources.browser.settle import twice
 from statefork.adapters.resources.browser.state import Stored, changes, digest_of
 from statefork.engine.errors import ResourceFailed, RuntimeDied
+from statefork.journal.values import Conditions
 
 T = TypeVar("T")
 
@@ -44,25 +46,38 @@ class Session:
         self.live = live
         self.baseline = ""
         self.differences: tuple[str, ...] = ()
+        self.unlike_behind: tuple[str, ...] = ()  # tabs that are not shown, whose text differs
         self._held: Stored | None = None
         self._paused: Paused | None = None
 
     @classmethod
-    async def make(cls, resource: str, host: BrowserHost, **options: Any) -> Session:
-        """An empty context. Raises RuntimeDied."""
+    async def make(
+        cls, resource: str, host: BrowserHost, determinism: str, ready: LiveContext | None, **options: Any
+    ) -> Session:
+        """An empty context, or the one that is ``ready``. Raises RuntimeDied."""
         try:
-            return cls(resource, await host.new_context(**options))
+            live = ready or await host.new_context(**options)
+            if determinism != "off":
+                live.conditions = PageConditions(live.context, strict=determinism == "strict")
+            return cls(resource, live)
         except PlaywrightError as error:
             raise RuntimeDied(f"the browser can't make a context: {_line(error)}", resource=resource) from error
 
-    async def fill(self, stored: Stored) -> None:
-        """Restore a profile, and compare what a capture gives then. Raises ResourceFailed, RuntimeDied."""
-        await self._guarded(self._fill(stored))
+    async def fill(self, stored: Stored, conditions: Conditions | None) -> None:
+        """Restore a profile, compare what a capture gives then, and let the pages go on under these conditions.
 
-    async def _fill(self, stored: Stored) -> None:
+        Raises ResourceFailed, RuntimeDied.
+        """
+        await self._guarded(self._fill(stored, conditions))
+
+    async def _fill(self, stored: Stored, conditions: Conditions | None) -> None:
+        given = self.live.conditions if conditions is not None else None
         try:
             async with asyncio.timeout(RESTORE_SECONDS_MAX):
-                problems = await restore(self.live, stored.profile)
+                if given is not None and conditions is not None:
+                    await given.for_documents(conditions)
+                problems = await restore(self.live, stored.profile, stored.documents)
+                await self._set(conditions)
         except TimeoutError:
             raise ResourceFailed(
                 f"the profile was not restored within {RESTORE_SECONDS_MAX:.0f} s", resource=self._resource
@@ -73,8 +88,18 @@ class Session:
             unflagged = [msgspec.structs.replace(one.profile, flags=()) for one in (stored, present)]
             problems += [f"{change.kind} {change.name}" for change in changes(*unflagged)]
             pairs = zip(stored.witnesses, present.witnesses, strict=False)
-            problems += [f"tab {number}: its text differs" for number, (was, now) in enumerate(pairs) if was != now]
+            unlike = {number: f"tab {number}: its text differs" for number, (a, b) in enumerate(pairs) if a != b}
+            problems += unlike.values()
+            self.unlike_behind = tuple(what for number, what in unlike.items() if number != stored.profile.active)
         self.differences = tuple(problems[:DIFFERENCES_MAX])
+
+    async def _set(self, conditions: Conditions | None) -> None:
+        if self.live.conditions is not None and conditions is not None:
+            await self.live.conditions.for_all(conditions, [tab.page for tab in self.live.tabs])
+
+    async def set_conditions(self, conditions: Conditions) -> None:
+        """What holds in the pages from here on. Raises ResourceFailed, RuntimeDied."""
+        await self._guarded(self._set(conditions))
 
     async def content(self) -> Stored:
         """The content now, or that of the moment of ``hold``."""

@@ -10,12 +10,16 @@ from typing import TypeVar
 
 from playwright.async_api import Error as PlaywrightError
 
-from statefork.adapters.resources.browser.context import LiveContext, LiveTab
+from statefork.adapters.resources.browser.conditions import STEPS
+from statefork.adapters.resources.browser.context import LiveContext
+from statefork.adapters.resources.browser.tab import LiveTab
 
 FRAMES_SECONDS_MAX = 1.0
 ROUNDS_MAX = 10
 
 T = TypeVar("T")
+
+_ONE_PIXEL = {"format": "jpeg", "quality": 1, "clip": {"x": 0, "y": 0, "width": 1, "height": 1, "scale": 1}}
 
 _TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(null))))"
 
@@ -23,8 +27,11 @@ _TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnim
 async def settle(live: LiveContext, tab: LiveTab, since: int, seconds_max: float) -> bool:
     """Wait for load, for the end of the requests begun after ``since``, and for two animation frames after that.
 
-    A page that is never at rest (polling, endless answers) ends the wait after ``seconds_max``; then False.
+    A page that is never at rest (polling, endless answers) ends the wait after ``seconds_max``; then False. Where the
+    page's clock stands, it goes on by a number of steps that is always the same, none while an answer is awaited.
     """
+    if live.conditions is not None and live.conditions.strict:
+        return await _step(live, tab, since, seconds_max)
     deadline = time.monotonic() + seconds_max
     for _ in range(ROUNDS_MAX):
         left = deadline - time.monotonic()
@@ -42,6 +49,24 @@ async def settle(live: LiveContext, tab: LiveTab, since: int, seconds_max: float
         if live.sequence == asked and not live.in_flight(since):
             return True
     return False
+
+
+async def _step(live: LiveContext, tab: LiveTab, since: int, seconds_max: float) -> bool:
+    """The wait in strict determinism: each step of the clock comes after all answers, and after a real frame."""
+    assert live.conditions is not None
+    deadline = time.monotonic() + seconds_max
+    quiet = True
+    for _ in range(STEPS):
+        left = max(0.05, deadline - time.monotonic())
+        with contextlib.suppress(PlaywrightError):
+            await tab.page.wait_for_load_state("load", timeout=left * 1000)
+        quiet = await live.quiet(since, left)
+        with contextlib.suppress(PlaywrightError, TimeoutError):
+            async with asyncio.timeout(FRAMES_SECONDS_MAX):
+                cdp = await tab.cdp()
+                await cdp.send("Page.captureScreenshot", _ONE_PIXEL)  # makes the page draw
+                await live.conditions.step()
+    return quiet and not live.in_flight(since)
 
 
 async def twice(read: Callable[[], Awaitable[T]]) -> T:

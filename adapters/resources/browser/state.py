@@ -9,13 +9,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from statefork.engine.errors import ResourceFailed
 from statefork.engine.ports import Change
+from statefork.engine.tickets import tell_conditions
+from statefork.journal.values import Conditions
 
 FORMAT = 1
+
+
+def origin_of(url: str) -> str | None:
+    """The origin of an http(s) address, as a page would name it; None for others."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = parts.port
+    usual = {"http": 80, "https": 443}[parts.scheme]
+    return f"{parts.scheme}://{host}" if port in (None, usual) else f"{parts.scheme}://{host}:{port}"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +64,7 @@ class Entry(Part, frozen=True, kw_only=True):
     url: str
     state: Any = None
     same_document: bool = False  # as the entry before it: made by pushState or a fragment
+    other_document: bool | msgspec.UnsetType = msgspec.UNSET  # True: surely not that of the entry before it
 
 
 class Document(Part, frozen=True, kw_only=True):
@@ -81,6 +96,7 @@ class Tab(Part, frozen=True, kw_only=True):
     document: Document | None = None
     status: int = 0  # of the answer that the page was made from; 0: not known, -1: Chromium's own error page
     referrer: str = ""
+    conditions: Conditions | None = None  # under which its page was loaded; None: they were real
 
 
 class Profile(Part, frozen=True, kw_only=True):
@@ -96,10 +112,32 @@ class Profile(Part, frozen=True, kw_only=True):
 
 
 class Stored(Part, frozen=True, kw_only=True):
-    """The file of a sealed version. ``witnesses`` are cheap hashes of each tab's visible text when it was captured."""
+    """The file of a sealed version. ``witnesses`` are cheap hashes of each tab's visible text when it was captured.
+
+    ``documents``: of each tab the answer that its page was made from, where a GET's is known. It is no part of the
+    content: what the page became is. A page is made anew from it rather than asked for again, for a server may answer
+    otherwise by now (a message that is shown once), and the tab still shows what it was told then.
+    """
 
     profile: Profile
     witnesses: tuple[str, ...] = ()
+    documents: tuple[Document | None, ...] = ()
+
+
+def of_the_first_page(start: str) -> Conditions:
+    """The first page of a fresh profile is a part of the origin: it draws the same in every environment."""
+    return Conditions(seed=hashlib.sha256(start.encode()).hexdigest()[:32])
+
+
+def told_while_restoring(profile: Profile) -> str:
+    """What servers are told while the pages are loaded again: the conditions of the active tab's own load.
+
+    A server that answers the first page of all draws for it what that draws by itself: the same in every environment.
+    """
+    conditions = profile.tabs[profile.active].conditions if profile.tabs else None
+    if profile.start:
+        conditions = of_the_first_page(profile.start)
+    return tell_conditions(conditions.seed, conditions.now) if conditions is not None else ""
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -188,13 +226,30 @@ def _tab_facts(where: str, tab: Tab) -> Iterator[tuple[str, Any]]:
                 yield f"{at} {kind} {key}", text
 
 
+_GROUPS = {
+    "cookie ": "cookies",
+    "localStorage ": "localStorage",
+    "indexedDB ": "indexedDB",
+    "cache ": "caches",
+    "service worker ": "service workers",
+    "not carried: ": "not carried",
+}
+
+
+def _group_of(name: str) -> str:
+    """What people count a fact under."""
+    found = next((group for begin, group in _GROUPS.items() if name.startswith(begin)), "tabs")
+    return "sessionStorage" if found == "tabs" and " sessionStorage " in name else found
+
+
 def changes(before: Profile, after: Profile) -> Iterator[Change]:
     """What differs, in a person's terms, sorted by name."""
     old, new = dict(facts_of(before)), dict(facts_of(after))
     for name in sorted(old.keys() | new.keys()):
+        group = _group_of(name)
         if name not in new:
-            yield Change(kind="removed", name=name, before=old[name])
+            yield Change(kind="removed", name=name, before=old[name], group=group)
         elif name not in old:
-            yield Change(kind="added", name=name, after=new[name])
+            yield Change(kind="added", name=name, after=new[name], group=group)
         elif old[name] != new[name]:
-            yield Change(kind="changed", name=name, before=old[name], after=new[name])
+            yield Change(kind="changed", name=name, before=old[name], after=new[name], group=group)

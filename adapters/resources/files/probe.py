@@ -38,7 +38,7 @@ def choose(layers: Layers, wanted: Choice = "auto") -> TreeStrategy:
         if wanted in ("auto", choice):
             fault = overlay_fault(directory, variant)
             if not fault:
-                return OverlayTrees(layers, variant, reason=_tried(variant), faster="")
+                return OverlayTrees(layers, variant, reason=_tried(), faster="")
             reasons.append(f"{variant.name}: {fault}")
     if wanted in ("auto", "reflink"):
         reflink = probe_reflink(directory)
@@ -56,9 +56,9 @@ def choose(layers: Layers, wanted: Choice = "auto") -> TreeStrategy:
     )
 
 
-def _tried(variant: Variant) -> str:
+def _tried() -> str:
     names = "reads, writes, whiteouts, opaque directories, renames"
-    return f"{variant.name}: {names}, freezing and the swap under an open path were tried here, and work"
+    return f"{names}, freezing and the swap under an open path were tried here, and work"
 
 
 def _faster(directory: Path) -> str:

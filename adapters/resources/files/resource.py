@@ -8,11 +8,12 @@ import stat
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
 from statefork.adapters.resources.common import failures_told, in_thread, pulse
+from statefork.adapters.resources.files.carrying import pack_tree, unpack_tree
 from statefork.adapters.resources.files.difference import changes
 from statefork.adapters.resources.files.layers import Layers
 from statefork.adapters.resources.files.overlay import release_mounts
@@ -43,14 +44,27 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     strategy: Choice = "auto"
 
 
+class TreeOptions(Protocol):
+    """What a resource of file trees has to be told."""
+
+    @property
+    def base(self) -> str: ...
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def survives(self) -> Literal["process", "os"]: ...
+    @property
+    def strategy(self) -> Choice: ...
+
+
 class FilesResource(StoredResource):
-    """One file tree of one contract."""
+    """One file tree of one contract. What is kept as trees but made in another way than by copying derives from it."""
 
     adapter = ADAPTER
 
-    def __init__(self, name: str, options: Options, services: Services) -> None:
+    def __init__(self, name: str, options: TreeOptions, services: Services) -> None:
         super().__init__(
-            name, Ledger(services.state, name, ADAPTER, services.journal), services.base_dir / options.base
+            name, Ledger(services.state, name, self.adapter, services.journal), services.base_dir / options.base
         )
         self.options = options
         self._layers = Layers(self._ledger)
@@ -139,6 +153,31 @@ class FilesResource(StoredResource):
         if self.options.survives == "os":
             sync_file_system(self._ledger.root)
 
+    # -- elsewhere --------------------------------------------------------------------------------------------
+
+    async def pack(self, sealed: Sealed, directory: Path) -> None:
+        """The tree as plain files (see :mod:`carrying`). Raises ResourceFailed."""
+        await in_thread(self._pack, sealed, directory)
+
+    def _pack(self, sealed: Sealed, directory: Path) -> None:
+        layers = self._ledger.sealed(sealed).layers
+        with failures_told(self.name, "packing a version"), self._ledger.pinned(layers):
+            pack_tree(self._layers, layers, directory, self._sha256, self.name, pulse)
+
+    async def unpack(self, directory: Path) -> Sealed:
+        """A version of its own. Raises ResourceFailed."""
+        return await in_thread(self._unpack, directory)
+
+    def _unpack(self, directory: Path) -> Sealed:
+        with failures_told(self.name, "unpacking a version"):
+            layer = unpack_tree(self._layers, directory, self.name, pulse)
+            try:
+                self._check_size(sum(entry.size for entry in self._layers.index(layer).entries.values()))
+                self._force()
+                return self._ledger.put_sealed(SealedRecord(handle=self._sealed_handle(layer), layers=(layer,)))
+            finally:
+                self._ledger.collect([layer])
+
     # -- branches ---------------------------------------------------------------------------------------------
 
     async def branch(self, sealed: Sealed, owner: Owner) -> Branch:
@@ -152,7 +191,7 @@ class FilesResource(StoredResource):
         handle = Branch(
             journal=sealed.journal,
             resource=self.name,
-            adapter=ADAPTER,
+            adapter=self.adapter,
             id=branch_id,
             env=owner.env,
             epoch=owner.epoch,
@@ -175,7 +214,7 @@ class FilesResource(StoredResource):
         return Binding(
             journal=branch.journal,
             resource=self.name,
-            adapter=ADAPTER,
+            adapter=self.adapter,
             branch=branch.id,
             identity=identity,
             address={"path": str(path)},
@@ -251,7 +290,7 @@ class FilesResource(StoredResource):
         return handle
 
     def _sealed_handle(self, version: str) -> Sealed:
-        return Sealed(journal=self._ledger.journal, resource=self.name, adapter=ADAPTER, version=version)
+        return Sealed(journal=self._ledger.journal, resource=self.name, adapter=self.adapter, version=version)
 
     # -- the end, and looking ---------------------------------------------------------------------------------
 

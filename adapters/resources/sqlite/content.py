@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from statefork.adapters.resources.reflink import Pulse, no_pulse
+from statefork.engine.masks import Column
 from statefork.engine.ports import Change
 from statefork.journal.values import Json
 
@@ -23,6 +24,7 @@ _SCHEMA = (
     "WHERE name NOT LIKE 'sqlite_stat%' AND name NOT LIKE 'sqlite_autoindex%' ORDER BY type, name"
 )
 _NUMBERS = ("user_version", "application_id")
+_SCHEMA_GROUP = "(schema)"
 _PULSE_ROWS = 1000
 _TEXT_CHARACTERS_MAX = 4000
 _BLOB_BYTES_MAX = 64
@@ -34,8 +36,11 @@ class _Table(msgspec.Struct, frozen=True):
     key: tuple[str, ...]  # empty: the table has no declared primary key
 
 
-def content_digest(path: Path, pulse: Pulse = no_pulse) -> str:
-    """SHA-256, in hex, of everything that SQL can see: schema, version numbers, rows with their exact types."""
+def content_digest(path: Path, pulse: Pulse = no_pulse, without: frozenset[Column] = frozenset()) -> str:
+    """SHA-256, in hex, of everything that SQL can see: schema, version numbers, rows with their exact types.
+
+    ``without``: columns whose values are left out.
+    """
     whole = hashlib.sha256()
     connection = _open(path)
     try:
@@ -45,7 +50,7 @@ def content_digest(path: Path, pulse: Pulse = no_pulse) -> str:
             _feed(whole, row)
         for table in _tables(connection, "main").values():
             _feed(whole, (table.name, *table.columns))
-            for number, row in enumerate(connection.execute(_ordered(table))):
+            for number, row in enumerate(connection.execute(_ordered(_left(table, without)))):
                 _feed(whole, row)
                 if number % _PULSE_ROWS == 0:
                     pulse()
@@ -106,16 +111,27 @@ def _tables(connection: sqlite3.Connection, db: str) -> dict[str, _Table]:
         kept = [(column, position) for _, column, _, _, _, position, hidden in rows if hidden in (0, 2, 3)]
         columns = tuple(column for column, _ in kept)
         key = tuple(column for column, position in sorted(kept, key=lambda item: item[1]) if position)
+        if name == "sqlite_sequence":  # SQLite declares none, and keeps one row for each table
+            key = ("name",)
         found[name] = _Table(name, columns, key)
     return dict(sorted(found.items()))
 
 
+def _left(table: _Table, without: frozenset[Column]) -> _Table:
+    """A table without some columns. Where these are of its key, no row is known by what is left of that."""
+    gone = {column.name.lower() for column in without if column.table.lower() == table.name.lower()}
+    if not gone:
+        return table
+    columns = tuple(column for column in table.columns if column.lower() not in gone)
+    return _Table(table.name, columns, () if any(column.lower() in gone for column in table.key) else table.key)
+
+
 def _ordered(table: _Table) -> str:
-    columns = ", ".join(map(_name, table.columns))
+    columns = ", ".join(map(_name, table.columns)) or "NULL"
     # A declared key may still hold NULLs, many times: the rest of the row decides then.
     order = [f"{_name(column)} COLLATE BINARY" for column in table.key]
     if not table.key:
-        order = [f"quote({_name(column)})" for column in table.columns]
+        order = [f"quote({_name(column)})" for column in table.columns] or ["1"]
     return f"SELECT {columns} FROM {_name(table.name)} ORDER BY {', '.join(order)}"
 
 
@@ -130,7 +146,7 @@ def _schema_changes(connection: sqlite3.Connection) -> Iterator[Change]:
     for number in _NUMBERS:
         was, now = (connection.execute(f"PRAGMA {db}.{number}").fetchone()[0] for db in ("old", "main"))
         if was != now:
-            yield Change(kind="changed", name=number, before=was, after=now)
+            yield Change(kind="changed", name=number, before=was, after=now, group=_SCHEMA_GROUP)
 
 
 def _table_changes(connection: sqlite3.Connection, old: _Table | None, new: _Table | None) -> Iterator[Change]:
@@ -180,6 +196,7 @@ def _keyed_changes(connection: sqlite3.Connection, old: _Table, new: _Table) -> 
             name=_row_name(new, key),
             before={column: _json(was[column]) for column in moved},
             after={column: _json(now[column]) for column in moved},
+            group=new.name,
         )
 
 
@@ -195,12 +212,12 @@ def _bag_changes(connection: sqlite3.Connection, table: _Table) -> Iterator[Chan
 
 
 def _row_change(table: _Table, row: dict[str, Json], *, gone: bool) -> Change:
-    return _change(_row_name(table, row), row if gone else None, None if gone else row)
+    return _change(_row_name(table, row), row if gone else None, None if gone else row, table.name)
 
 
-def _change(name: str, before: Json, after: Json) -> Change:
+def _change(name: str, before: Json, after: Json, group: str = _SCHEMA_GROUP) -> Change:
     kind = "added" if before is None else "removed" if after is None else "changed"
-    return Change(kind=kind, name=name, before=before, after=after)
+    return Change(kind=kind, name=name, before=before, after=after, group=group)
 
 
 def _row_name(table: _Table, row: dict[str, Json]) -> str:

@@ -193,7 +193,8 @@ class Hold:
         full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         return ResourceFailed(
             f"{self._resource}: SQLite says of {self.path.name}: {error}",
-            hint="The disk of the state directory is full. Free space, then try again; nothing was lost"
+            hint="The disk of the state directory is full. Free space, or let its store grow (statefork store resize), "
+            "then try again; nothing was lost"
             if full
             else "",
             resource=self._resource,

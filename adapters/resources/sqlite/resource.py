@@ -12,12 +12,14 @@ import msgspec
 
 from statefork.adapters.resources.common import failures_told, in_thread, pulse
 from statefork.adapters.resources.ledger import Ledger, sync_file
+from statefork.adapters.resources.onefile import OneFileResource
 from statefork.adapters.resources.records import BranchRecord, SealedRecord
 from statefork.adapters.resources.reflink import ReflinkProbe, copy_bytes, probe_reflink, shared_bytes
 from statefork.adapters.resources.sqlite.content import changes, content_digest
 from statefork.adapters.resources.sqlite.hold import Hold
-from statefork.adapters.resources.stored import BLOCK_BYTES, StoredResource
+from statefork.adapters.resources.stored import BLOCK_BYTES
 from statefork.engine.errors import NotReady, ResourceFailed
+from statefork.engine.masks import Column
 from statefork.engine.ports import Change, Needs, Owner, Services, Strategy, Usage
 from statefork.journal.values import Binding, Branch, Identity, Sealed
 
@@ -35,10 +37,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     )
 
 
-class SqliteResource(StoredResource):
+class SqliteResource(OneFileResource):
     """One database of one contract."""
 
     adapter = ADAPTER
+    file_name = FILE_NAME
 
     def __init__(self, name: str, options: Options, services: Services) -> None:
         super().__init__(
@@ -58,7 +61,8 @@ class SqliteResource(StoredResource):
         return Strategy(
             name="copy",
             reason=f"{self._reflink().reason}; a branch or a seal copies the file",
-            faster="a state directory on XFS (reflink=1) or btrfs, for databases from some tens of megabytes",
+            faster="a store (statefork store init) or a state directory on XFS or btrfs, for databases from some tens "
+            "of megabytes",
         )
 
     def _reflink(self) -> ReflinkProbe:
@@ -261,7 +265,17 @@ class SqliteResource(StoredResource):
                 msgspec.structs.replace(record, over=sealed_record.handle, layers=(layer,), mark=mark)
             )
             self._ledger.put_sealed(sealed_record)
+        self._ledger.collect(record.layers)  # a version that was discarded, which only this branch still named
         return sealed_record.handle
+
+    def _unpacked(self, layer: str, place: Path) -> SealedRecord:
+        (place / FILE_NAME).chmod(0o444)
+        try:
+            digest = content_digest(place / FILE_NAME, pulse)
+        except sqlite3.DatabaseError as error:
+            raise ResourceFailed(f"{self.name}: SQLite can't read it: {error}", resource=self.name) from error
+        self._force(place)
+        return self._record(layer, layer, digest=digest)
 
     def _record(self, version: str, layer: str, *, digest: str = "", fingerprint: str = "") -> SealedRecord:
         path = self._ledger.relative(self._ledger.layer(layer) / FILE_NAME)
@@ -295,6 +309,12 @@ class SqliteResource(StoredResource):
     def _content_digest(self, record: SealedRecord) -> str:
         """Of the schema and all rows in key order, whatever the pages look like."""
         return content_digest(self._file_of(record), pulse)
+
+    async def digest_without(self, sealed: Sealed, columns: tuple[Column, ...]) -> str:
+        """Of the same without what stands in some columns (see engine.masks.Columned)."""
+        path, gone = self._file_of(self._ledger.sealed(sealed)), frozenset(columns)
+        with failures_told(self.name, "reading a version"):
+            return await in_thread(lambda: content_digest(path, pulse, gone))
 
     def _changes(self, before: SealedRecord, after: SealedRecord) -> Generator[Change, None, None]:
         """Tables, then rows by key: columns that differ, with old and new values."""

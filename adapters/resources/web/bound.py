@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
+from statefork.adapters.resources.web.chance import Asked
 from statefork.journal.values import Identity, Json
 
 Stores = Mapping[str, Mapping[str, Json]]
@@ -72,6 +73,22 @@ class Work:
 
 
 CURRENT: ContextVar[Bound | None] = ContextVar("statefork_bound", default=None)
+_LOST: ContextVar[list[str] | None] = ContextVar("statefork_lost", default=None)
+"""Stores that failed under the running request: what it answers is not the application's word."""
+
+
+def watch_stores() -> list[str]:
+    """Begin to note the stores that fail under what runs in this context; the list grows as they do."""
+    lost: list[str] = []
+    _LOST.set(lost)
+    return lost
+
+
+def store_lost(what: str) -> None:
+    """A store's server does not answer, or ended the session: the application can't be held to what it says now."""
+    lost = _LOST.get()
+    if lost is not None:
+        lost.append(what)
 
 
 def current() -> Bound:
@@ -100,6 +117,7 @@ class Bound:
         self._numbers = itertools.count(1)
         self._changed = threading.Condition(threading.RLock())
         self._on_idle = on_idle
+        self.asked = Asked()
         self.watched = False  # the engine waits to be told that nothing is at work any more
 
     # -- the gate ---------------------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from statefork.adapters.resources.web.bound import CURRENT, BindingEnded, Bound, Registry, Work
-from statefork.engine.tickets import TICKET_HEADER, TicketRefused, verify
+from statefork.adapters.resources.web import chance
+from statefork.adapters.resources.web.bound import CURRENT, BindingEnded, Bound, Registry, Work, watch_stores
+from statefork.engine.tickets import CONDITIONS_HEADER, LOST_HEADER, TICKET_HEADER, TicketRefused, verify
 
 READY_PATH = "/.statefork/ready"
 TICKET_KEY = "HTTP_" + TICKET_HEADER.upper().replace("-", "_")
+CONDITIONS_KEY = "HTTP_" + CONDITIONS_HEADER.upper().replace("-", "_")
 
 StartResponse = Callable[..., Any]
 Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
@@ -76,12 +78,22 @@ def _is_event_stream(headers: list[tuple[str, str]]) -> bool:
 class Edge:
     """The WSGI application that the server runs: the project's own, behind the ticket."""
 
-    def __init__(self, application: Application, registry: Registry, key: bytes, ready: Ready, *, per_env: int) -> None:
+    def __init__(
+        self,
+        application: Application,
+        registry: Registry,
+        key: bytes,
+        ready: Ready,
+        *,
+        per_env: int,
+        determinism: str = "off",
+    ) -> None:
         self._application = application
         self._registry = registry
         self._key = key
         self._ready = ready
         self._requests_per_environment_max = per_env
+        self._determinism = determinism
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         try:
@@ -98,6 +110,10 @@ class Edge:
         environ.pop("wsgi.file_wrapper", None)  # the server would send the file without us and never close it here
         context = contextvars.Context()
         context.run(CURRENT.set, bound)
+        told = environ.pop(CONDITIONS_KEY, "")
+        if told and self._determinism != "off":
+            request = f"{environ['REQUEST_METHOD']} {environ.get('PATH_INFO', '')}?{environ.get('QUERY_STRING', '')}"
+            context.run(chance.enter, told, request, bound.asked, stands=self._determinism == "strict")
         try:
             if environ.get("PATH_INFO") == READY_PATH:
                 return _Held(self._probe(bound, context, start_response), bound, work, context)
@@ -109,13 +125,21 @@ class Edge:
     def _run(
         self, environ: dict[str, Any], start_response: StartResponse, bound: Bound, work: Work, context: Any
     ) -> Iterable[bytes]:
+        lost = context.run(watch_stores)
+        told = False
+
         def started(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
+            nonlocal told
+            if lost:
+                told = True
+                start_response("502 Bad Gateway", [(LOST_HEADER, _header(lost[0])), ("Content-Length", "0")])
+                return _unheard
             if _is_event_stream(headers):
                 bound.rest(work)
             return start_response(status, headers, *exc_info)
 
         body: Iterable[bytes] = context.run(self._application, environ, started)
-        return body
+        return _Unsent(body) if told else body
 
     def _probe(self, bound: Bound, context: Any, start_response: StartResponse) -> Iterable[bytes]:
         try:
@@ -127,6 +151,29 @@ class Edge:
             )
         start_response("204 No Content", [])
         return []
+
+
+def _header(text: str) -> str:
+    return text.encode("ascii", "replace").decode().translate(dict.fromkeys(range(32), " "))[:500]
+
+
+def _unheard(data: bytes) -> None:
+    """The ``write`` of a response that is not sent."""
+
+
+class _Unsent:
+    """The body of a response that is not sent: it is closed, as what the application does then is part of it."""
+
+    def __init__(self, body: Any) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(())
+
+    def close(self) -> None:
+        close = getattr(self._body, "close", None)
+        if close is not None:
+            close()
 
 
 class _Held:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from statefork.adapters.resources.web import inherit
+from statefork.adapters.resources.web import chance, inherit
 from statefork.adapters.resources.web.bound import Bound, Registry, StoreBusy, Stores
 from statefork.adapters.resources.web.edge import Application, Edge
 from statefork.journal.values import Identity
@@ -96,13 +96,24 @@ class Control:
     def _find(self, env: str, epoch: int) -> Bound | None:
         return self.registry.find(env, epoch)
 
-    def do_configure(self, *, stack: str, settings: str, key: str, fd: int, threads: int, per_env: int) -> Any:
+    def do_configure(
+        self, *, stack: str, settings: str, key: str, fd: int, threads: int, per_env: int, determinism: str
+    ) -> Any:
         """Load the application. Nothing is served before ``serve``."""
+        if determinism != "off":
+            chance.install()
         module, _, name = STACKS[stack].partition(":")
         self.stack = getattr(importlib.import_module(module), name)()
         application = self.stack.load(settings)
         inherit.install()
-        edge = Edge(application, self.registry, bytes.fromhex(key), self.stack.ready, per_env=per_env)
+        edge = Edge(
+            application,
+            self.registry,
+            bytes.fromhex(key),
+            self.stack.ready,
+            per_env=per_env,
+            determinism=determinism,
+        )
         self._configured = {"application": edge, "fd": fd, "threads": threads}
         return {"pid": os.getpid()}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Literal
 
 import anyio
@@ -18,7 +19,7 @@ from statefork.adapters.resources.web.server import AppServer, Launch
 from statefork.engine.errors import ForeignHandle, NotReady, ResourceFailed
 from statefork.engine.ports import Change, Needs, Owner, Route, Services, Strategy, Usage
 from statefork.engine.tickets import TICKET_HEADER, sign
-from statefork.journal.values import Binding, Branch, Handle, Identity, Sealed
+from statefork.journal.values import Binding, Branch, Conditions, Handle, Identity, Sealed
 
 VERSION = "stateless"
 _PROBE_S = 30.0
@@ -64,6 +65,7 @@ class WebResource:
                 state=services.state,
                 journal=services.journal,
                 path=path,
+                determinism=services.determinism,
             )
         )
 
@@ -125,6 +127,14 @@ class WebResource:
         """The digest of nothing."""
         self._mine(sealed)
         return hashlib.sha256(VERSION.encode()).hexdigest()
+
+    async def pack(self, sealed: Sealed, directory: Path) -> None:
+        """Nothing to carry."""
+        self._mine(sealed)
+
+    async def unpack(self, directory: Path) -> Sealed:
+        """The constant version."""
+        return self._version()
 
     async def diff(self, before: Sealed, after: Sealed) -> AsyncIterator[Change]:
         """Two versions never differ."""
@@ -261,6 +271,10 @@ class WebResource:
             await site.end(binding.identity)
         await self.server.terminate(env, epoch, self.options.grace_s)
         await self.server.release(env, epoch)
+
+    async def set_conditions(self, binding: Binding, conditions: Conditions) -> None:
+        """Nothing to do: every request brings them, and what a request has started keeps its own."""
+        self._mine(binding)
 
     async def quiesce(self, branch: Branch) -> None:
         """Close the environment's connections and let none be opened. Raises ResourceBusy, naming the holder."""

@@ -52,6 +52,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     state: Path
     journal: str
     path: str  # put before Python's module search path; empty = nothing
+    determinism: str = "off"
 
     @property
     def log(self) -> Path:
@@ -276,6 +277,8 @@ class AppServer:
                     **os.environ,
                     **launch.marks,
                     "PYTHONPATH": os.pathsep.join(part for part in search_path if part),
+                    # the order of sets of strings is chance too, and the same for all that a process does
+                    **({"PYTHONHASHSEED": "0"} if launch.determinism != "off" else {}),
                 },
             )
         self.pid = self._process.pid
@@ -288,6 +291,7 @@ class AppServer:
             fd=self._socket.fileno(),
             threads=launch.threads,
             per_env=launch.requests_per_environment_max,
+            determinism=launch.determinism,
         )
         for arguments in list(self._table.values()):
             self._ask("bind", **arguments)

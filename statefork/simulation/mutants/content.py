@@ -22,7 +22,7 @@ from statefork.simulation.mutants.planting import changed, mutant
 def _() -> Iterator[None]:
     """Each resource is sealed by itself while the others go on, and nobody compares their write marks."""
 
-    async def cut(contract: Any, resources: Any, run: Any, *, deadline_s: float) -> dict[str, Component]:
+    async def cut(contract: Any, resources: Any, run: Any, **given: Any) -> dict[str, Component]:
         branches, made = run.context.branches, {}
         for name in contract.order:
             run.sealed[name] = await resources[name].seal(branches[name])
@@ -40,8 +40,8 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A snapshot takes a store's component from the generation before: nothing seems to have changed there."""
 
-    async def cut(contract: Any, resources: Any, run: Any, *, deadline_s: float) -> dict[str, Component]:
-        manifest = await take_cut(contract, resources, run, deadline_s=deadline_s)
+    async def cut(contract: Any, resources: Any, run: Any, **given: Any) -> dict[str, Component]:
+        manifest = await take_cut(contract, resources, run, **given)
         head = await _head(run)
         return manifest | {"db": head} if head is not None else manifest
 
@@ -135,10 +135,10 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A fork of the present begins at the last published generation: what came after it is not in the children."""
 
-    async def source(self: Bulk, source: Any, drain: Any, told: Any) -> Any:
+    async def source(self: Bulk, source: Any, *args: Any, **more: Any) -> Any:
         if isinstance(source, str):
             return self._world.capsule(source).moment
-        return await was(self, source, drain, told)
+        return await was(self, source, *args, **more)
 
     with changed(Bulk, "_source", source) as was:
         yield

@@ -7,13 +7,16 @@ from typing import Any
 
 import msgspec
 
+from statefork.engine import decisions as deciding
 from statefork.engine import recovery as recovering
+from statefork.engine import retention as retaining
 from statefork.engine.capsule import Phase
 from statefork.engine.collect import Sharing
-from statefork.engine.commands import Command, Park
+from statefork.engine.commands import Command, Park, Prune
 from statefork.engine.ledger import Ledger
 from statefork.engine.turns import Turns
-from statefork.journal.events import GenerationPublished
+from statefork.engine.world import World
+from statefork.journal.events import GenerationPublished, GenerationsPruned
 from statefork.journal.log import ANY
 from statefork.simulation.mutants.planting import changed, mutant
 
@@ -96,6 +99,27 @@ def _context(work: Any) -> Any:
     from contextlib import asynccontextmanager
 
     return asynccontextmanager(work)
+
+
+@mutant("prune-removes-what-is-shared", "I11", "I4", "state", within=60)
+def _() -> Iterator[None]:
+    """What a pruned generation held is removed without asking whether others hold it too."""
+    with changed(World, "unreached", lambda self, versions: set(versions)):
+        yield
+
+
+@mutant("prune-takes-marked", "I11", "audit", within=200)
+def _() -> Iterator[None]:
+    """A mark keeps nothing."""
+    with (
+        changed(retaining, "_may_go", lambda one: not (one.pruned or one.opaque)),
+        changed(deciding, "_prune", lambda capsule, command: (_pruned(command),)),
+    ):
+        yield
+
+
+def _pruned(command: Prune) -> GenerationsPruned:
+    return GenerationsPruned(at=command.at, env=command.env, retention=command.retention, pruned=command.pruned)
 
 
 @mutant("retired-is-left", "I9", "slots", within=50)

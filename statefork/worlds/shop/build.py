@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -40,8 +40,13 @@ RECIPE = ("build.py", "catalogue.py", "pictures.py", "seed.py", "settings.py")
 
 def recipe_digest() -> str:
     """SHA-256 (hex) over everything that decides the base's content: the same recipe, the same base."""
-    digest = hashlib.sha256(json.dumps(VERSIONS, sort_keys=True).encode())
-    for name in RECIPE:
+    return digest_of(RECIPE, VERSIONS)
+
+
+def digest_of(files: tuple[str, ...], versions: Mapping[str, str]) -> str:
+    """SHA-256 (hex) over some of this directory's files and some packages' versions."""
+    digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
+    for name in files:
         digest.update(b"\0" + name.encode() + b"\0" + (HERE / name).read_bytes())
     return digest.hexdigest()
 
@@ -51,24 +56,36 @@ def build(directory: Path, progress: Progress) -> None:
 
     Takes some 20 s on two cores. Raises ResourceFailed with the last lines of what the child process said.
     """
+    with whole(directory) as partial:
+        run_child(partial, progress, {"DJANGO_SETTINGS_MODULE": "statefork.worlds.shop.settings"})
+
+
+def cached(progress: Progress, root: Path | None = None) -> Path:
+    """The base of the present recipe under ``root`` (the user's cache directory), built when it is not there yet."""
+    return in_cache(f"shop-{recipe_digest()[:16]}", build, progress, root)
+
+
+@contextmanager
+def whole(directory: Path) -> Iterator[Path]:
+    """A directory to build in; it takes the place of ``directory`` when all is done, else nothing is left of it."""
     partial = directory.with_name(f"{directory.name}.building-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        _run(partial, progress)
+        yield partial
         partial.replace(directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def cached(progress: Progress, root: Path | None = None) -> Path:
-    """The base of the present recipe under ``root`` (the user's cache directory), built when it is not there yet."""
+def in_cache(name: str, make: Callable[[Path, Progress], None], progress: Progress, root: Path | None) -> Path:
+    """The base of that name under ``root`` (the user's cache directory), made when it is not there yet."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    target = (root or home / "statefork" / "worlds") / f"shop-{recipe_digest()[:16]}"
+    target = (root or home / "statefork" / "worlds") / name
     if not target.is_dir():
         with _alone(target, progress):
             if not target.is_dir():
-                build(target, progress)
+                make(target, progress)
     return target
 
 
@@ -87,12 +104,14 @@ def _alone(target: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def _run(directory: Path, progress: Progress) -> None:
-    environ = os.environ | {
+def run_child(directory: Path, progress: Progress, environ: Mapping[str, str]) -> None:
+    """The child's work on a directory; ``environ`` names its settings. Raises ResourceFailed."""
+    environ = {
+        **os.environ,
         "STATEFORK_SHOP_BASE": str(directory),
-        "DJANGO_SETTINGS_MODULE": "statefork.worlds.shop.settings",
         "PYTHONHASHSEED": "0",
         "TZ": "UTC",
+        **environ,
     }
     command = [sys.executable, "-m", __name__, str(directory)]
     said: deque[str] = deque(maxlen=20)
@@ -183,12 +202,14 @@ def _build_here(directory: Path) -> None:
 
 
 def _finish(directory: Path) -> None:
-    """Leave one plain database file with statistics, and the picture that Oscar shows where a product has none."""
+    """Leave the picture that Oscar shows where a product has none, and one plain file of SQLite with statistics."""
     from django.contrib.staticfiles import finders
     from django.db import connection
 
     missing = finders.find("oscar/img/image_not_found.jpg")
     shutil.copyfile(missing, directory / "media" / "image_not_found.jpg")
+    if connection.vendor != "sqlite":  # whoever runs the server takes the database from there
+        return
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
         cursor.execute("VACUUM")

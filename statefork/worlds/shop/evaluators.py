@@ -216,7 +216,7 @@ def reviewed(books: Books, page: Page, shopper: Shopper) -> list[Fact]:
     """One review, once, with the rating brought up to date."""
     article, email = shopper.articles[0], catalogue.email(shopper.customer)
     mean = "SELECT round(avg(score), 2) FROM reviews_productreview WHERE product_id = ?"
-    rating = "SELECT round(rating, 2) FROM catalogue_product WHERE id = ?"
+    rating = "SELECT round(CAST(rating AS numeric), 2) FROM catalogue_product WHERE id = ?"
     return [
         Fact("the review", [(f"Kept it ({shopper.seed})", 4)], books.reviews_by(email, article)),
         Fact("rating is the mean", books.value(mean, article.number), books.value(rating, article.number)),

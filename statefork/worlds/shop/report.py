@@ -114,6 +114,7 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
 
     run: int
     seconds: float
+    database: str = "sqlite"
     environments: tuple[EnvironmentReport, ...] = ()
     lineage: tuple[Branching, ...] = ()
     timings: tuple[Timing, ...] = ()
@@ -135,8 +136,9 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
         checks = [check for env in self.environments for check in env.checked]
         good = sum(check.good for check in checks)
         if self.ok:
+            servers = "one server, one PostgreSQL" if self.database == "postgres" else "one server"
             return (
-                f"All as it should be: {len(self.environments)} environments on one server and one browser, "
+                f"All as it should be: {len(self.environments)} environments on {servers} and one browser, "
                 f"{good} of {len(checks)} evaluations full, replay exact, audit clean, {self.seconds:.0f} s."
             )
         return (

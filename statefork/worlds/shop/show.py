@@ -6,14 +6,15 @@ import re
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from statefork.adapters.interfaces.python import Engine, open_engine
 from statefork.adapters.interfaces.views import Cost, ProcessCost
 from statefork.adapters.interfaces.worlds import Progress
-from statefork.engine.errors import ContractError
-from statefork.journal.errors import StateforkError
+from statefork.journal.errors import StateForeign, StateforkError
 from statefork.journal.events import GenerationPublished
+from statefork.journal.store import NOTE_PREFIX
 from statefork.replay.auditing import audit
 from statefork.worlds.shop.demo import Cast, Demo, Tell
 from statefork.worlds.shop.report import (
@@ -27,19 +28,25 @@ from statefork.worlds.shop.report import (
 )
 
 STORES, SERVER, BROWSER = ("db", "media", "search"), ("shop",), ("browser",)
+CONTRACTS = {"sqlite": "shop", "postgres": "shop-postgres"}
+"""By what the rows are kept in: the packaged contract, whose name begins the names of its bases, too."""
+_NOTE = f"{NOTE_PREFIX}demo-of-"  # an empty file whose name goes on with the contract's: there whole, or not at all
 
 
-async def run_demo(state: Path, *, environments: int, keep: bool, tell: Tell, progress: Progress) -> DemoReport:
+async def run_demo(
+    state: Path, *, environments: int, keep: bool, tell: Tell, progress: Progress, database: str = "sqlite"
+) -> DemoReport:
     """Play the demo over ``state`` and report. Without ``keep`` its environments are retired at the end.
 
     A state directory that an earlier demo left is used again: its base, and its journal, where the new environments get
-    names of their own. Raises ContractError for a directory of something else, MissingDependency, StateLocked.
+    names of their own. Raises StateForeign for a directory of something else, MissingDependency, StateLocked.
     """
-    refuse_foreign(state)
+    begin(state, database)
     began = time.perf_counter()
-    async with open_engine("shop", state=state, progress=progress) as engine:
+    async with open_engine(CONTRACTS[database], state=state, progress=progress) as engine:
         run = next_run(engine.capsules)
-        tell("", f"run {run}: one web server and one browser are up")
+        beside = ", one PostgreSQL" if database == "postgres" else ""
+        tell("", f"run {run}: one web server{beside} and one browser are up")
         after = await engine.journal.head()
         demo = Demo(engine, environments=environments, run=run, tell=tell)
         await demo.play()
@@ -50,11 +57,12 @@ async def run_demo(state: Path, *, environments: int, keep: bool, tell: Tell, pr
             for member in demo.cast.values():
                 async with demo.step(member.env.name, "retired", quiet=True):
                     await member.env.retire()
-    tell("", "engine, server and browser are closed")
+    tell("", "engine, servers and browser are closed")
     audited = _audited(state)
     tell("", f"audit: {audited.lines[0]}")
     return DemoReport(
         run=run,
+        database=database,
         seconds=round(time.perf_counter() - began, 2),
         environments=tuple(members),
         lineage=lineage,
@@ -64,22 +72,36 @@ async def run_demo(state: Path, *, environments: int, keep: bool, tell: Tell, pr
         audited=audited,
         screenshots=str(demo.pictures),
         state=str(state),
-        problems=_problems(demo, members, audited),
+        problems=_problems(demo, members, audited, database),
     )
 
 
-def refuse_foreign(state: Path) -> None:
-    """Raise ContractError when the directory holds something that no demo made."""
+def begin(state: Path, database: str = "sqlite") -> None:
+    """Leave a note of whose directory it is, before anything else is put there: a run that is cut short goes on.
+
+    Raises StateForeign as ``refuse_foreign``.
+    """
+    refuse_foreign(state, database)
+    with suppress(OSError):  # can't be written: opening it says so
+        state.mkdir(parents=True, exist_ok=True)
+        (state / f"{_NOTE}{CONTRACTS[database]}").touch()
+
+
+def refuse_foreign(state: Path, database: str = "sqlite") -> None:
+    """Raise StateForeign when the directory holds something that no demo made, or one with another database."""
     try:
         if not any(state.iterdir()):
             return
     except OSError:
         return  # nothing there, or not to be read: opening it says so
-    if not any((state / "worlds").glob("shop-*")):  # even the beginning of a base shows whose directory it is
-        raise ContractError(
-            f"{state} is not empty and holds no earlier demo",
+    made = {note.name.removeprefix(_NOTE) for note in state.glob(f"{_NOTE}*")}
+    # of a demo that left no note: even the beginning of a base shows whose directory it is
+    made |= {base.name.rpartition("-")[0] for base in (state / "worlds").glob("shop-*")}
+    if CONTRACTS[database] not in made:
+        raise StateForeign(
+            f"{state} is not empty and holds no earlier demo" + (f" of {CONTRACTS[database]}" if made else ""),
             hint="Name another directory with --state",
-            file=str(state),
+            path=str(state),
         )
 
 
@@ -184,7 +206,7 @@ def _audited(state: Path) -> Audited:
     return Audited(clean=report.clean, events=report.events, lines=tuple(report.lines()))
 
 
-def _problems(demo: Demo, members: list[EnvironmentReport], audited: Audited) -> tuple[str, ...]:
+def _problems(demo: Demo, members: list[EnvironmentReport], audited: Audited, database: str) -> tuple[str, ...]:
     """Everything that is not as it should be, as sentences."""
     found = [f"{name or 'engine'}: {text}" for name, errors in demo.errors.items() for text in errors]
     for member in members:
@@ -196,7 +218,8 @@ def _problems(demo: Demo, members: list[EnvironmentReport], audited: Audited) ->
         found.append(f"{len(members)} environments took part instead of {demo.expected}")
     memory = _memory(demo)
     measured = {runtime.name: runtime.processes for runtime in memory.runtimes} if memory is not None else {}
-    if measured.keys() != {*SERVER, *BROWSER} or measured[SERVER[0]] != 1:
+    wanted = {*SERVER, *BROWSER, *(("db",) if database == "postgres" else ())}
+    if measured.keys() != wanted or measured[SERVER[0]] != 1:
         found.append(f"one server process and one browser should serve all; found {measured}")
     if demo.replayed is None:
         found.append("no environment was replayed")

@@ -5,13 +5,18 @@ Refusing at lookup would be too early: Django reads ``connection.ops`` and ``fea
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from statefork.adapters.resources.web.bound import CURRENT, Bound, NoEnvironment, Stores, current
+from statefork.adapters.resources.web.bound import CURRENT, Bound, NoEnvironment, Stores, current, store_lost
 
 _SQLITE = "django.db.backends.sqlite3"
+_COMES_BACK_S_MAX = 15.0  # a server that died is started again in this time
+_ASK_AGAIN_S = 0.05
 
 
 def store_name(kind: str, alias: str) -> str:
@@ -32,7 +37,7 @@ class DatabaseSession:
     def busy(self) -> str:
         """An open transaction would be lost. The driver is asked too: Django leaves its block before it commits."""
         raw = self.wrapper.connection
-        if raw is None:
+        if raw is None or getattr(raw, "closed", False):  # psycopg's was lost: there is nothing left to lose
             return ""
         driver_in_transaction = getattr(raw, "in_transaction", None)  # sqlite3
         if driver_in_transaction is None and hasattr(raw, "info"):
@@ -72,16 +77,37 @@ def _bound_class(base: type[Any]) -> type[Any]:
             return self.statefork_bound.using(self.statefork_session)
 
         def connect(self) -> None:
-            with self._using():
-                super().connect()
+            give_up = time.monotonic() + _COMES_BACK_S_MAX
+            while True:
+                try:
+                    with self._using():
+                        super().connect()
+                    return
+                except self.Database.OperationalError as error:
+                    if self.vendor == "sqlite":  # a file: nobody serves it
+                        raise
+                    if time.monotonic() > give_up or not _may_come_back(error):
+                        store_lost(f"database {self.alias!r} can't be reached: {error}")
+                        raise
+                time.sleep(_ASK_AGAIN_S)  # outside of the gate: it may be closed meanwhile
 
         def _commit(self) -> None:
-            with self._using():
+            with self._using(), self._telling_loss():
                 super()._commit()
 
         def _rollback(self) -> None:
-            with self._using():
+            with self._using(), self._telling_loss():
                 super()._rollback()
+
+        @contextlib.contextmanager
+        def _telling_loss(self) -> Iterator[None]:
+            """A session that its server ended, unless we cut it off: whoever caused the request must hear of it."""
+            try:
+                yield
+            except Exception as error:
+                if getattr(self.connection, "closed", False) and self.statefork_bound.gate != "cut":
+                    store_lost(f"database {self.alias!r} was lost: {error}")
+                raise
 
         def _through_gate(self, execute: Any, sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
             with self._using():
@@ -90,9 +116,28 @@ def _bound_class(base: type[Any]) -> type[Any]:
                     # closed for a snapshot after the cursor was made: outside a transaction nothing is lost by anew
                     self.ensure_connection()
                     cursor.cursor = self.create_cursor()
-                return execute(sql, params, many, context)
+                with self._telling_loss():
+                    return execute(sql, params, many, context)
 
     return BoundDatabaseWrapper
+
+
+def _may_come_back(error: Any) -> bool:
+    """Of PostgreSQL's drivers: nobody listens, or whoever does is starting or stopping."""
+    state = getattr(error, "sqlstate", None)
+    return state in _COMING_BACK or (state is None and any(words in str(error) for words in _NOBODY_THERE))
+
+
+_COMING_BACK = frozenset({"57P01", "57P02", "57P03"})
+_NOBODY_THERE = (
+    "Connection refused",
+    "No such file or directory",
+    "closed the connection",
+    "system is starting up",
+    "system is shutting down",
+    "in recovery mode",
+    "not yet accepting",
+)
 
 
 _classes: dict[type[Any], type[Any]] = {}
@@ -158,7 +203,15 @@ def install() -> None:
 
 
 def verify_settings() -> None:
-    """Any engine may be used: where it connects to is decided by the binding."""
+    """Any engine may be used: where it connects to is decided by the binding. Raises ValueError for a shared pool."""
+    from django.conf import settings
+
+    for alias, options in settings.DATABASES.items():
+        if options.get("OPTIONS", {}).get("pool"):  # one for each alias, whatever database the alias stands for
+            raise ValueError(
+                f"DATABASES[{alias!r}]['OPTIONS']['pool']: a pool would be shared by all environments; "
+                "CONN_MAX_AGE keeps connections for each of them"
+            )
 
 
 def check_stores(stores: Stores) -> None:
