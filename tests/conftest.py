@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import pytest
 
 from statefork.adapters.resources.browser.chromium import find_chromium
 from statefork.engine.errors import MissingDependency
+from tests.contract.postgres_server import missing_postgres
 from tests.leak_guard import LeakGuard
 
 GUARD = pytest.StashKey[LeakGuard]()
@@ -32,6 +34,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Async tests run on both event loops."""
     return cast(str, request.param)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A server as the resource ``postgres`` runs it, one for the session; tests come with journals of their own."""
+    if reason := missing_postgres():
+        pytest.skip(reason)
+    from tests.contract.postgres_kit import cluster  # it imports what is to be rewritten
+
+    with cluster() as server:
+        yield server
 
 
 def missing_chromium() -> str:
@@ -55,12 +68,28 @@ def missing_shop() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what can't run here, with the reason."""
+    """Skip what can't run here, with the reason. Of several processes let none be left with a long test at the end."""
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        items[:] = long_ones_first(items, workers)
     reasons = {"browser": missing_chromium(), "root": missing_root(), "shop": missing_shop()}
     for item in items:
         for name, reason in reasons.items():
             if reason and item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def long_ones_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Each process begins with an equal part of the list, in its order, and then takes from the ends of the others'."""
+    long = [item for item in items if item.get_closest_marker("shop") or "tests/crash/test_kill" in item.nodeid]
+    long_ids = set(map(id, long))
+    short = [item for item in items if id(item) not in long_ids]
+    found: list[pytest.Item] = []
+    for left in range(workers, 0, -1):
+        part, mine = (len(long) + len(short)) // left, long[: len(long) // left]
+        rest = max(part - len(mine), 0)
+        found += mine + short[:rest]
+        del long[: len(mine)], short[:rest]
+    return found
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,6 +23,8 @@ FILE_BYTES_MAX = 300_000
 
 PURE = (
     "journal/codec.py",
+    "journal/activity.py",
+    "journal/event.py",
     "journal/events.py",
     "journal/values.py",
     "engine/capsule.py",

@@ -1,14 +1,17 @@
-"""File systems that the resource tests need: one with reflinks, one that is nearly full."""
+"""What tests need of the machine: a file system with reflinks, one that is nearly full, a PostgreSQL server."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.contract.postgres_server import PostgresServer, missing_postgres
 
 for module in ("conformance", "conformance_kit"):
     pytest.register_assert_rewrite(f"statefork.adapters.resources.{module}")
@@ -57,3 +60,50 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"no tmpfs: {fault}")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server, one for the session (for each of its processes)."""
+    if reason := missing_postgres():
+        pytest.skip(reason)
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="session")
+def postgres_on_xfs(xfs_root: Path) -> Iterator[Any]:
+    """The same on a file system with reflinks."""
+    if reason := missing_postgres():
+        pytest.skip(reason)
+    from tests.contract.postgres_kit import cluster  # it imports what is to be rewritten
+
+    with cluster(xfs_root) as server:
+        yield server
+
+
+@pytest.fixture
+def server(postgres: Any) -> Iterator[Any]:
+    """The session's PostgreSQL server, with nothing left on it by an earlier test or by this one."""
+    from tests.contract.postgres_kit import cleared
+
+    with cleared(postgres):
+        yield postgres
+
+
+@pytest.fixture
+def bench_options() -> dict[str, Any]:
+    """What a module's resource ``one`` is made with, beside the tests' defaults."""
+    return {}
+
+
+@pytest.fixture
+async def one(server: Any, tmp_path: Path, bench_options: dict[str, Any]) -> AsyncIterator[Any]:
+    """A resource on ``server``, driven as the engine does."""
+    from statefork.adapters.resources.conformance import Driver
+    from tests.contract.postgres_kit import bench_on
+
+    driver = Driver(bench_on(server, tmp_path, **bench_options))
+    yield driver
+    await driver.resource.stop()

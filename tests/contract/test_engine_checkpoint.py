@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from statefork.engine import checkpoint
-from statefork.engine.capsule import World
 from statefork.engine.checkpoint import FOLD, fold
+from statefork.engine.errors import InDoubt
 from statefork.engine.kernel import Kernel
 from statefork.engine.ledger import Ledger
 from statefork.engine.stillness import Stillness
+from statefork.engine.world import World
 from statefork.journal.checkpoint import Checkpoint, Stored
 from statefork.journal.errors import JournalUnavailable
 from statefork.journal.events import BaseProvisioned
@@ -245,27 +246,39 @@ async def test_while_an_append_is_in_doubt_there_is_no_cut() -> None:
         assert not cut
 
 
-async def test_a_foreign_writer_ends_the_checkpoints_of_a_run() -> None:
-    """What somebody else appended is not in the fold, so the fold must not be kept for that position."""
-    disk = MemoryDisk()
-    async with open_memory_journal(disk) as journal:
-        house = House(contract=SMALL)
+def provisioned(house: House, version: str) -> BaseProvisioned:
+    sealed = Sealed(journal="memory", resource="db", adapter="memory", version=version)
+    manifest = {"db": Component(sealed=sealed, durability="authoritative")}
+    return BaseProvisioned(at=0.0, contract=house.contract.digest, manifest=manifest)
+
+
+async def test_what_nobody_knows_ends_the_checkpoints_of_a_run_and_is_settled_later() -> None:
+    """What may be in the journal is not in the fold, so the fold must not be kept for that position."""
+    house = House(contract=SMALL)
+    async with open_memory_journal(MemoryDisk()) as journal:
         ledger = await Ledger.load(journal, _Clock(), settle_s=0.05)
-        component = Component(
-            sealed=Sealed(journal="memory", resource="db", adapter="memory", version="v1"), durability="authoritative"
-        )
-        provisioned = BaseProvisioned(at=0.0, contract=house.contract.digest, manifest={"db": component})
-        await ledger.append_engine(provisioned)
+        await ledger.append_engine(provisioned(house, "v1"))
         assert await ledger.save_checkpoint()
+        append = journal.append
         with pytest.MonkeyPatch.context() as patched:
 
-            async def lost(*_appends: Append, durable: bool = True) -> int:
+            async def lost(*appends: Append, durable: bool = True) -> int:
+                await append(*appends, durable=durable)
                 raise JournalUnavailable("no reply")
 
+            def unreadable(**_: object) -> AsyncIterator[Recorded]:
+                raise JournalUnavailable("no answer")
+
             patched.setattr(journal, "append", lost)
-            with pytest.raises(JournalUnavailable):
-                await ledger.append_engine(provisioned)
+            await ledger.append_engine(provisioned(house, "v2"))
+            assert ledger.world.bases[house.contract.digest]["db"].sealed.version == "v2", "it was read back"
+            patched.setattr(journal, "read", unreadable)
+            with pytest.raises(InDoubt):
+                await ledger.append_engine(provisioned(house, "v3"))
         assert not await ledger.save_checkpoint()
+        assert ledger.world.bases[house.contract.digest]["db"].sealed.version == "v2"
+        await ledger.settle_engine()
+        assert ledger.world.bases[house.contract.digest]["db"].sealed.version == "v3"
 
 
 class _Clock:

@@ -14,11 +14,22 @@ import anyio
 import pytest
 import sniffio
 
+from statefork.adapters.interfaces.environment import Environment
+from statefork.adapters.interfaces.forking import Forks
 from statefork.adapters.resources.memory import Call
-from statefork.engine.capsule import Phase, World
+from statefork.engine.capsule import Phase
 from statefork.engine.kernel import Kernel
+from statefork.engine.refs import parse_ref
+from statefork.engine.world import World
+from statefork.journal.blobs import MemoryBlobs
 from statefork.journal.codec import Codec
-from statefork.journal.events import ActionBegun, OrphanCollected, RecoveryFinished
+from statefork.journal.events import (
+    ActionBegun,
+    EnvironmentForked,
+    GenerationPublished,
+    OrphanCollected,
+    RecoveryFinished,
+)
 from statefork.journal.memory import MemoryDisk
 from statefork.journal.values import Branch, Moment, Sealed
 from tests.contract.engine_kit import House, Later, Pause, put
@@ -103,7 +114,7 @@ def world_of(house: House) -> World:
 async def reopen(photo: Photo, *, keep_riders: bool) -> None:
     house = photo.house(keep_riders=keep_riders)
     before = world_of(house)
-    async with house.open() as kernel:
+    async with house.open(audited=False) as kernel:  # the second audit is of all that is written here, too
         note = f"{photo.taken}, riders {'kept' if keep_riders else 'lost'}"
         assert house.unreached(kernel) == [], note
         for moment in photo.promised:
@@ -119,8 +130,11 @@ async def reopen(photo: Photo, *, keep_riders: bool) -> None:
                 assert capsule.head.lost_actions == tuple(range(old.head.actions + 1, old.actions + 1)), note
                 assert kernel.recovered.lost[env] == capsule.head.lost_actions, note
         await look(house, kernel, note)
+    repaired = len(house.disk.rows)
     async with house.open() as kernel:
         assert kernel.recovered.clean, "what was repaired once stays repaired"
+    later = [Codec().decode(row.event) for row in house.disk.rows[repaired:]]
+    assert not [event for event in later if isinstance(event, EnvironmentForked | GenerationPublished)], note
 
 
 async def look(house: House, kernel: Kernel, note: str) -> None:
@@ -262,3 +276,36 @@ async def test_a_crash_over_a_sqlite_journal(tmp_path: Path) -> None:
         assert [event.number for event in await crashed.events(ActionBegun)] == [1, 2]
         assert (await put(kernel, "shop", "b", 3)).number == 2
         assert crashed.content(kernel, "shop") == {"greeting": "hello", "a": 1, "b": 3}
+
+
+@pytest.mark.parametrize("parked", [False, True])
+async def test_what_was_of_use_to_a_command_alone_ends_with_it(parked: bool) -> None:
+    """A restore to a moment that nobody sealed was cut off after that was made; given again it is done."""
+    house = House()
+    async with house.open() as kernel:
+        assert house.journal is not None
+        forks = Forks(kernel, house.journal, MemoryBlobs())
+        await kernel.create("shop")
+        await put(kernel, "shop", "one", 1)
+        await put(kernel, "shop", "two", 2)
+        async with forks.standing(parse_ref("shop#1")) as standing:
+            if parked:
+                await kernel.park(standing.moment.env)
+            photo = Photo(house, "in the middle", [])
+    crashed = photo.house(keep_riders=True)
+    assert world_of(crashed).environments["shop-d1"].phase is (Phase.PARKED if parked else Phase.SERVING)
+    async with crashed.open() as kernel:
+        report = kernel.recovered
+        assert [(one.env, one.helped) for one in report.released] == [("shop-d1", "making shop#1")]
+        assert "shop-d1 was there for making shop#1, and what wanted that is gone: it is retired" in [*report.lines()]
+        assert kernel.environments["shop-d1"].phase is Phase.RETIRED
+        assert not report.clean
+        (*_, finished) = await crashed.events(RecoveryFinished)
+        assert isinstance(finished, RecoveryFinished)
+        assert finished.retired == ("shop-d1",)
+        assert crashed.journal is not None
+        shop = Environment(kernel, MemoryBlobs(), "shop", Forks(kernel, crashed.journal, MemoryBlobs()))
+        first = await shop.restore("shop@1+1", key="k")
+        assert await shop.restore("shop@1+1", key="k") == first
+    async with crashed.open() as kernel:
+        assert kernel.recovered.clean

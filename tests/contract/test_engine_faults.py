@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -12,7 +13,15 @@ from msgspec.structs import replace
 
 from statefork.adapters.resources.memory import Call
 from statefork.engine.capsule import Phase
-from statefork.engine.errors import InDoubt, ResourceBusy, ResourceFailed, StateforkError, TornCut, TransitionAborted
+from statefork.engine.errors import (
+    EnvironmentExists,
+    InDoubt,
+    ResourceBusy,
+    ResourceFailed,
+    StateforkError,
+    TornCut,
+    TransitionAborted,
+)
 from statefork.engine.kernel import Kernel
 from statefork.journal.errors import JournalUnavailable
 from statefork.journal.events import GenerationPublished
@@ -21,6 +30,7 @@ from statefork.journal.values import Moment
 from tests.contract.engine_kit import SETTINGS, SMALL, STORES, House, Pause, points, put, until
 
 pytestmark = pytest.mark.anyio
+HASTY = replace(SETTINGS, settle_s=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +201,50 @@ async def test_the_disk_fails_at_every_commit(operation: str, lost: bool) -> Non
     assert at > 1
 
 
+async def settle_all(kernel: Kernel) -> None:
+    """The next command on everything that is in doubt."""
+    conductor = kernel._conductor
+    for env in [env for env, live in conductor.lives.items() if live.doubt]:
+        if env in kernel.environments:
+            await conductor.settle(env)
+        else:
+            with suppress(EnvironmentExists):
+                await kernel.create(env)
+        assert not kernel.in_doubt(env)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["not kept", "kept"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_in_doubt_at_every_commit(operation: str, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise JournalUnavailable("the server is away")
+
+    for at in points():
+        house = House(contract=SMALL)
+        with monkeypatch.context() as patch:
+
+            def cut(house: House = house, patch: pytest.MonkeyPatch = patch) -> None:
+                patch.setattr(house.journal, "append", away)
+                patch.setattr(house.journal, "read", away)
+                away()
+
+            point = Points(at, cut)
+            hooks = {"after_commit": point.commit} if kept else {"before_commit": point.commit}
+            async with house.open(settings=HASTY, **hooks) as kernel:  # type: ignore[arg-type]  # the hooks are of one kind
+                await prepare(kernel)
+                point.armed = True
+                with suppress(InDoubt):
+                    await OPERATIONS[operation](kernel)
+                point.armed = False
+                patch.undo()
+                await settle_all(kernel)
+                await kernel.collect()
+                await look(house, kernel, operation, point.fired)
+        if not point.fired:
+            break
+    assert at > 1
+
+
 async def test_a_journal_that_cannot_be_read_back_leaves_it_frozen_until_it_is_reopened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -207,12 +261,11 @@ async def test_a_journal_that_cannot_be_read_back_leaves_it_frozen_until_it_is_r
     async with house.open(after_commit=lose, check=False) as kernel:
         await prepare(kernel)
         assert house.journal is not None
-        with monkeypatch.context() as patch:
-            patch.setattr(house.journal, "read", unreadable)
-            broken = True
-            with pytest.raises(InDoubt):
-                await kernel.snapshot("shop")
-            broken = False
+        monkeypatch.setattr(house.journal, "read", unreadable)
+        broken = True
+        with pytest.raises(InDoubt):
+            await kernel.snapshot("shop")
+        broken = False
         with pytest.raises(InDoubt):
             await kernel.reset("shop")
         assert kernel.world.environments["shop"].generation == 2
@@ -254,7 +307,7 @@ async def test_a_failing_component_cancels_its_siblings_and_is_named(component: 
 async def test_a_busy_resource_aborts_a_snapshot_by_name() -> None:
     async def hook(call: Call) -> None:
         if (call.resource, call.method, call.when) == ("db", "quiesce", "before") and armed:
-            raise ResourceBusy("an open transaction of session 7")
+            raise ResourceBusy("db: an open transaction of session 7", hint="End it.")
 
     armed = False
     house = House()
@@ -264,6 +317,8 @@ async def test_a_busy_resource_aborts_a_snapshot_by_name() -> None:
         with pytest.raises(TransitionAborted, match="session 7") as caught:
             await kernel.snapshot("shop")
         assert (caught.value.facts["cause"], caught.value.facts["component"]) == ("resource_busy", "db")
+        told = "snapshot of shop was aborted: db: quiescing: an open transaction of session 7. End it. shop@2 serves on"
+        assert str(caught.value) == told
         armed = False
         await look(house, kernel, "snapshot", "")
 
@@ -369,6 +424,33 @@ async def test_transitions_of_one_environment_wait_for_each_other_in_order() -> 
                 tasks.start_soon(kernel.reset, "shop")
         numbers = [event.generation for event in await house.events(GenerationPublished)]
         assert numbers == list(range(1, 9))
+
+
+async def test_a_founding_that_waited_for_one_that_failed_is_another_transition() -> None:
+    house = House(contract=SMALL)
+    pause = Pause("db", "bind")
+
+    async def fails_once(call: Call) -> None:
+        if call.method == "bind" and not pause.reached.is_set():
+            await pause(call)
+            raise OSError("no")
+
+    outcomes: list[str] = []
+
+    async def create() -> None:
+        try:
+            outcomes.append(str(await kernel.create("child")))
+        except TransitionAborted as error:
+            outcomes.append(error.code)
+
+    async with house.open(hook=fails_once) as kernel:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(create)
+            await pause.reached.wait()
+            await until(lambda: bool(kernel._conductor.lives["child"].lock.statistics().tasks_waiting))
+            pause.go_on.set()
+        assert outcomes == ["transition_aborted", "child@1"]
 
 
 # Only asyncio has tasks that are cancelled from outside any scope.

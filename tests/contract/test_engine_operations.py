@@ -27,7 +27,7 @@ from statefork.journal.events import (
     EvaluationRecorded,
     GenerationPublished,
 )
-from statefork.journal.values import Json, Moment
+from statefork.journal.values import Branch, Json, Moment, Sealed
 from tests.contract.engine_kit import CONTRACT, House, put
 
 pytestmark = pytest.mark.anyio
@@ -125,6 +125,30 @@ async def test_a_live_fork_is_one_snapshot_and_the_source_acts_at_once(house: Ho
         assert kernel.environments["left"].origin == Moment(env="shop", generation=1)
         assert sorted(kernel.environments["shop"].children) == ["left", "right"]
         assert sorted(event.child for event in await house.events(EnvironmentForked)) == ["left", "right"]
+
+
+async def test_a_store_hears_of_a_live_fork_before_it_is_sealed_and_of_nothing_else(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house.open() as kernel:
+        await kernel.create("shop")
+        db = kernel.resources["db"]
+        told: list[str] = []
+        seal = db.seal
+
+        async def noted(branch: Branch) -> Sealed:
+            told.append("seal")
+            return await seal(branch)
+
+        monkeypatch.setattr(db, "seal", noted)
+        monkeypatch.setattr(db, "expect_fork", lambda branch: told.append(f"fork of {branch.env}"), raising=False)
+        await kernel.snapshot("shop")
+        await kernel.fork("shop", ["parked"], activate=False)
+        assert told == ["seal", "seal"]
+        await kernel.fork("shop", ["left", "right"])
+        assert told[2:] == ["fork of shop", "seal"]
+        await kernel.fork(kernel.environments["shop"].moment, ["later"])
+        assert told[4:] == []
 
 
 async def test_a_fork_of_the_past_and_of_the_retired(house: House) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from statefork.journal.conformance_faults import Gate, JournalFaultConformance
 from statefork.journal.limits import Limits
 from statefork.journal.log import Journal
 from statefork.journal.memory import MemoryDisk, open_memory_journal
+from statefork.journal.postgres import open_postgres_journal
 from statefork.journal.sqlite import open_sqlite_journal
 from statefork.journal.writer import nothing
+from tests.contract.postgres_server import PostgresServer
 
 
 @pytest.mark.anyio
@@ -35,6 +38,23 @@ class TestSqliteJournal(JournalFaultConformance):
     def opened(self, *, limits: Limits | None = None, gate: Gate | None = None) -> AbstractAsyncContextManager[Journal]:
         before_commit = gate.enter if gate else nothing
         return open_sqlite_journal(self.path, limits=limits, before_commit=before_commit)
+
+
+@pytest.mark.anyio
+class TestPostgresJournal(JournalFaultConformance):
+    whole = True
+
+    @pytest.fixture(autouse=True)
+    def place(self, postgres_server: PostgresServer) -> Iterator[None]:
+        from tests.contract.postgres_journal_kit import place_on  # psycopg may be missing: then the fixture skips
+
+        with place_on(postgres_server) as place:
+            self.dsn = place.dsn
+            yield
+
+    def opened(self, *, limits: Limits | None = None, gate: Gate | None = None) -> AbstractAsyncContextManager[Journal]:
+        before_commit = gate.enter if gate else nothing
+        return open_postgres_journal(self.dsn, limits=limits, before_commit=before_commit, whole=self.whole)
 
 
 class TestSqliteJournalWithLeaders(TestSqliteJournal):

@@ -151,6 +151,24 @@ async def test_a_sealed_file_is_one_file_without_a_wal(one: Driver) -> None:
     connection.close()
 
 
+async def test_what_an_aborted_cut_sealed_goes_with_the_next_seal(one: Driver, tmp_path: Path) -> None:
+    branch, binding = await one.open(await one.base())
+    await one.write(binding, "key", "0")
+    await one.cut(branch)
+    there = layers(tmp_path)
+    for number in range(1, 4):
+        await one.write(binding, "key", str(number))
+        await one.resource.discard(await one.cut(branch))  # as an aborted transition does
+    await one.write(binding, "key", "last")
+    assert await one.seen(await one.cut(branch), "key") == "last"
+    assert layers(tmp_path) == there + 1
+
+
+def layers(place: Path) -> int:
+    """How many layers the resource keeps."""
+    return len(list(next(place.rglob("layers")).iterdir()))
+
+
 async def test_a_base_with_a_wal_beside_it_is_taken_whole_and_left_alone(tmp_path: Path) -> None:
     bench = bench_in(tmp_path / "state", tmp_path)
     base = tmp_path / "base.sqlite3"

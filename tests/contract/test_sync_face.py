@@ -138,6 +138,22 @@ def test_it_is_found_as_a_module_and_as_an_attribute() -> None:
 # --- what it does -------------------------------------------------------------------------------------------------
 
 
+def test_policies_are_chosen_at_the_beginning_and_answered(engine: sync.Engine) -> None:
+    env = engine.create("a", snapshots="every action", retention="last 1")
+    env.act(put("basket", "tea"))
+    env.act(put("basket", "coffee"))
+    assert str(env.ref) == "a@3"
+    assert [one.generation for one in env.prune("last 1", only_say=True)] == []  # 2 went when 3 was published
+    assert (env.keep_snapshots("when changed"), env.keep_generations("last 7")) == ("when changed", "last 7")
+    assert (env.keep_snapshots(None), env.keep_generations(None)) == ("on demand", "all")
+    for one in engine.create_many(["b", "c"], snapshots="every action"):
+        one.act(put("basket", "tea"))
+        assert str(one.ref) == f"{one.name}@2"
+    with pytest.raises(ContractError, match="a retention is"):
+        engine.create("d", retention="some")
+    assert "d" not in engine.capsules
+
+
 def test_the_life_of_environments(engine: sync.Engine, contract: Path) -> None:
     assert engine.state == contract.with_name("state").resolve()
     assert engine.recovered.recovered == ()
@@ -151,7 +167,9 @@ def test_the_life_of_environments(engine: sync.Engine, contract: Path) -> None:
     copy = engine.clone(env.ref, "copy")
     assert [found.name for found in engine.environments()] == ["a", "a-f1", "a-f2", "copy"]
     assert engine.environment("copy").capsule.env == "copy"
-    (change,) = engine.diff("a@1", "a@2")["page"]
+    (change,) = engine.diff("a@1", "a@2").resources["page"].changes
+    blamed = engine.blame("a", item="basket")
+    assert (blamed.ref, blamed.number, blamed.certain) == ("a#1", 1, True)
     assert (change.kind, change.name, change.after) == ("added", "basket", "tea")
     assert str(engine.moment("a")) == "a@2"
     assert str(env.reset()) == "a@3"

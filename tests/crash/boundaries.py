@@ -35,7 +35,9 @@ from statefork.journal.log import Append
 from statefork.journal.sqlite import SqliteJournal
 from statefork.journal.writer import Writer
 
-CALLS = ("branch", "bind", "probe", "quiesce", "thaw", "seal", "unbind", "discard", "provision", "start", "stop")
+CALLS = (
+    "branch", "bind", "probe", "quiesce", "thaw", "seal", "unbind", "discard", "provision", "start", "stop", "unpack",
+)  # fmt: skip
 ON_DISK = "on disk:"
 _MOVE_MOUNT = 429
 _PATHS = {
@@ -48,7 +50,10 @@ _PATHS = {
     "os.truncate": "cut",
 }
 _WRITING = os.O_WRONLY | os.O_RDWR
-_CHANCE = re.compile(r"-[0-9a-f]{12}(?=$|[-/.])|\.[0-9a-f]{8}(?=\.partial)|(?<=\.overlay)-[0-9a-f]+|(?<=tmp/)\d+-")
+_CHANCE = re.compile(
+    r"-[0-9a-f]{12}(?=$|[-/.])|\.[0-9a-f]{8}(?=\.partial)|(?<=\.overlay)-[0-9a-f]+|(?<=\.ticks)-[0-9a-f]+"
+    r"|(?<=tmp/)\d+-|(?<=importing/)[^/]+|(?<=/work/)#[0-9a-f]+|(?<=sealed/base-[0-9a-f]{24})-[0-9a-f]{8}"
+)
 
 
 class Passed(NamedTuple):

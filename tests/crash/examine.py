@@ -12,11 +12,13 @@ from typing import Any
 
 from statefork.adapters.interfaces.assembly import Assembled
 from statefork.adapters.resources.files.mounts import mounted_below
-from statefork.engine.capsule import Capsule, Phase, World
+from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.kernel import Kernel
+from statefork.engine.world import World
 from statefork.journal.store import JOURNAL_NAME, open_state
 from statefork.journal.values import Branch, Moment, Sealed
 from statefork.replay.audit import audit
+from statefork.replay.export.importing import SCRATCH
 from statefork.replay.rebuild import differences, rebuild
 from tests.crash.hand import FOLDER, files_in, rows_in
 from tests.crash.hands import Facts, Hands, holds_of, state_folders
@@ -44,6 +46,7 @@ def tidy(state: Path, *, live: frozenset[str] = frozenset()) -> None:
     assert mounted <= live, f"mounted: {mounted - live}"
     if not live:
         assert [path.name for path in (state / "blobs" / "tmp").iterdir()] == []
+    assert not (state / SCRATCH).exists() or list((state / SCRATCH).iterdir()) == []
     for name, folder in state_folders(state).items():
         records = {path.stem: json.loads(path.read_bytes()) for path in (folder / "sealed").iterdir()}
         branches = {path.stem: json.loads(path.read_bytes()) for path in (folder / "branches").glob("*.json")}
@@ -69,9 +72,10 @@ def content_of_version(state: Path, resource: str, sealed: Sealed) -> frozenset[
 
 
 def contents(kernel: Kernel, state: Path, facts: Facts) -> None:
-    """Every generation ever published holds what it had to, in both stores."""
+    """Every generation ever published that was not pruned holds what it had to, in both stores."""
     for env, capsule in kernel.environments.items():
-        for number, generation in capsule.generations.items():
+        kept = {number: one for number, one in capsule.generations.items() if not one.pruned}
+        for number, generation in kept.items():
             wanted = frozenset(holds_of(kernel, facts, Moment(env=env, generation=number)))
             for name in ("db", "media"):
                 found = content_of_version(state, name, generation.manifest[name].sealed)

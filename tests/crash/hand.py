@@ -96,6 +96,12 @@ class Hand:
         for _ in ():
             yield _
 
+    async def pack(self, sealed: Sealed, directory: Path) -> None:
+        """There is nothing to carry."""
+
+    async def unpack(self, directory: Path) -> Sealed:
+        return await self.provision()
+
     async def usage(self, handle: Handle) -> Usage:
         return Usage(private_bytes=0)
 

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from statefork.adapters.interfaces.assembly import Assembled
+from statefork.adapters.interfaces.assembly import Assembled, assemble
 from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.errors import StateforkError
 from statefork.engine.kernel import Kernel
-from statefork.engine.settings import DrainPolicy
+from statefork.engine.retention import Retention
+from statefork.engine.settings import DrainPolicy, Settings
 from statefork.journal.values import Moment
+from statefork.replay.export.exporting import Export, export
+from statefork.replay.export.importing import import_
 
+CONTRACT_FILE = "notes.toml"
+EXPORT = "export.statefork"
 At = Callable[[str], None]
 """Called with the name of a boundary."""
 
@@ -45,7 +51,7 @@ class Facts(msgspec.Struct):
 class Hands:
     """Uses an engine, and keeps account."""
 
-    def __init__(self, assembled: Assembled, facts: Facts, pipe: int, at: At) -> None:
+    def __init__(self, assembled: Assembled, facts: Facts, pipe: int | None, at: At) -> None:
         self.kernel: Kernel = assembled.kernel
         self.assembled = assembled
         self.facts = facts
@@ -56,7 +62,8 @@ class Hands:
 
     def say(self, **what: Any) -> None:
         """One write, so that it arrives whole or not at all."""
-        os.write(self._pipe, json.dumps(what).encode() + b"\n")
+        if self._pipe is not None:
+            os.write(self._pipe, json.dumps(what).encode() + b"\n")
 
     def will_hold(self, moment: str, witnesses: Sequence[str]) -> None:
         """What a moment holds if it is published."""
@@ -88,6 +95,13 @@ class Hands:
     def _next(self, env: str) -> str:
         return f"{env}@{self.capsule(env).generation + 1}"
 
+    @asynccontextmanager
+    async def elsewhere(self) -> AsyncIterator[Hands]:
+        """Another engine, over a state directory beside this one. Nothing is said of it."""
+        contract, state = self.assembled.state.parent / CONTRACT_FILE, self.assembled.state.parent / "elsewhere"
+        async with assemble(contract, state=state, settings=Settings(), progress=None) as assembled:
+            yield Hands(assembled, Facts(), None, self._at)
+
     # --- what may be done -------------------------------------------------------------------------------------------
 
     async def create(self, env: str, *, activate: bool = True) -> None:
@@ -118,6 +132,15 @@ class Hands:
         self.done(await self.kernel.restore(env, moment, key=self._key("restore", env)))
         self._tails[env] = list(wanted)
 
+    async def tend(self, env: str) -> None:
+        """Mark the first generation, and let those between it and the newest go."""
+        await self.kernel.upkeep.mark(Moment(env=env, generation=1), "the beginning")
+        self._at("after the mark was acknowledged")
+        await self.kernel.upkeep.prune(env, Retention(last=1))
+        assert [n for n, one in self.capsule(env).generations.items() if not one.pruned][-1] == self.capsule(
+            env
+        ).generation
+
     async def fork(self, source: str | Moment, children: Sequence[str], *, activate: bool = True) -> None:
         """From the present of an environment, or from a moment."""
         env = source if isinstance(source, str) else source.env
@@ -139,6 +162,24 @@ class Hands:
         if name not in self.kernel.environments:
             self.will_hold(f"{name}@1", self.tail(env))
         self.done(await self.kernel.clone(env, name, key=self._key("clone", env)))
+
+    async def export(self, env: str) -> None:
+        """Its published generations as a file beside the state directory."""
+        whole = self.assembled
+        wanted = Export(moment=self.capsule(env).moment, environment=env)
+        await export(self.kernel, whole.journal, whole.blobs, wanted, whole.state.parent / EXPORT)
+
+    async def import_(self, env: str, *holds: Sequence[str]) -> None:
+        """A new environment with the generations of the file, which hold this; if it is there already, that is said."""
+        for number, witnesses in enumerate(holds, 1):
+            self.will_hold(f"{env}@{number}", witnesses)
+        whole = self.assembled
+        work = import_(self.kernel, whole.blobs, whole.state, whole.state.parent / EXPORT, env)
+        if env in self.kernel.environments:
+            await self.refused(work, "environment_exists")
+        else:
+            assert (await work).ref == f"{env}@{len(holds)}"
+            self.done(self.capsule(env).moment)
 
     async def park(self, env: str) -> None:
         self.will_hold(self._next(env), self.tail(env))

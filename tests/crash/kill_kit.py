@@ -20,7 +20,7 @@ from statefork.adapters.resources.ledger import remove_tree
 from statefork.engine.settings import Settings
 from tests.crash.boundaries import ON_DISK
 from tests.crash.hand import FOLDER
-from tests.crash.hands import Facts, Hands
+from tests.crash.hands import CONTRACT_FILE, Facts, Hands
 from tests.crash.zygote import Answer, Request
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ class Stage:
         self._prepared = folder / "prepared"
         self._facts = Facts()
         self._copies = 0
-        self._contract = folder / "notes.toml"
+        self._contract = folder / CONTRACT_FILE
         self._contract.write_text(CONTRACT)
         make_bases(folder)
 
@@ -185,7 +185,7 @@ def make_bases(folder: Path, *, bytes_more: int = 0) -> None:
 @asynccontextmanager
 async def opened(folder: Path, state: Path, *, base_bytes: int = 0) -> AsyncIterator[Hands]:
     """An engine in this very process, and somebody who uses it."""
-    contract = folder / "notes.toml"
+    contract = folder / CONTRACT_FILE
     if not contract.exists():
         contract.write_text(CONTRACT)
         make_bases(folder, bytes_more=base_bytes)

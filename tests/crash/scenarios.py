@@ -49,7 +49,10 @@ async def leave_alone(journal: Journal, capsules: Mapping[str, Capsule], hold: C
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """See above. ``fail``: boundaries at which the disk is full, in the first run only."""
+    """See above. ``fail``: boundaries at which the disk is full, in the first run only.
+
+    ``until_then``: the scenario that passes the same boundaries in the same state until it fails; there they are met.
+    """
 
     command: Step
     prepare: Step = nothing
@@ -57,6 +60,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     before: Step = nothing
     phases: frozenset[str] = frozenset({"command"})
     fail: tuple[str, ...] = ()
+    until_then: str = ""
     again: Step | None = None  # the command repeated afterwards, where that is another step
 
     @property
@@ -70,6 +74,32 @@ async def two_generations(hands: Hands) -> None:
     await hands.create("shop")
     await hands.write("shop", f"1.{hands.capsule('shop').actions}")
     await hands.snapshot("shop")
+
+
+async def three_generations(hands: Hands) -> None:
+    """One of them may go."""
+    await two_generations(hands)
+    await hands.write("shop", "2")
+    await hands.snapshot("shop")
+
+
+async def brought(hands: Hands) -> None:
+    """The same, and the three generations of another journal's shop in a file."""
+    await two_generations(hands)
+    async with hands.elsewhere() as others:
+        await three_generations(others)
+        await others.export("shop")
+
+
+async def imported(hands: Hands) -> None:
+    """It is taken in."""
+    await hands.import_("copy", [], ["shop 1.0"], ["shop 1.0", "shop 2"])
+
+
+async def ended(hands: Hands) -> None:
+    """The same, of an environment of which only the history is left."""
+    await three_generations(hands)
+    await hands.retire("shop")
 
 
 async def a_tail(hands: Hands) -> None:
@@ -262,6 +292,7 @@ SCENARIOS: dict[str, Scenario] = {
         command=lambda h: aborted(h, h.create("child")),
         again=lambda h: h.create("child"),
         fail=("after branch of media for child #1",),
+        until_then="create",
     ),
     "snapshot": Scenario(prepare=two_generations, before=a_tail, command=lambda h: _one(h.snapshot("shop"))),
     "snapshot, refused": Scenario(
@@ -276,6 +307,7 @@ SCENARIOS: dict[str, Scenario] = {
         command=lambda h: aborted(h, h.snapshot("shop")),
         again=lambda h: _one(h.snapshot("shop")),
         fail=("after seal of media for shop #1",),
+        until_then="snapshot",
     ),
     "reset": Scenario(prepare=two_generations, before=a_tail, command=lambda h: h.reset("shop")),
     "reset, parked": Scenario(prepare=two_generations, command=reset_parked),
@@ -286,6 +318,7 @@ SCENARIOS: dict[str, Scenario] = {
         command=lambda h: aborted(h, h.reset("shop")),
         again=lambda h: h.reset("shop"),
         fail=("before bind of media for shop #1",),
+        until_then="reset",
     ),
     "restore": Scenario(prepare=two_generations, before=a_tail, command=lambda h: h.restore("shop", 2)),
     "restore, parked": Scenario(prepare=two_generations, command=lambda h: h.restore("shop", 1)),
@@ -311,6 +344,7 @@ SCENARIOS: dict[str, Scenario] = {
         command=lambda h: aborted(h, h.fork(SHOP_1, ["child"])),
         again=lambda h: h.fork(SHOP_1, ["child"]),
         fail=("after bind of db for child #1",),
+        until_then="fork, parked",
     ),
     "clone that fails": Scenario(
         prepare=two_generations,
@@ -318,6 +352,7 @@ SCENARIOS: dict[str, Scenario] = {
         command=lambda h: aborted(h, h.clone("shop", "copy")),
         again=lambda h: h.clone("shop", "copy"),
         fail=("before branch of db for copy #1",),
+        until_then="clone",
     ),
     "recover": Scenario(prepare=two_generations, before=a_tail, command=lambda h: h.recover("shop")),
     "park": Scenario(prepare=two_generations, before=a_tail, command=lambda h: h.park("shop")),
@@ -328,9 +363,20 @@ SCENARIOS: dict[str, Scenario] = {
         command=lambda h: aborted(h, h.kernel.activate("shop")),
         again=lambda h: h.kernel.activate("shop"),
         fail=("after branch of media for shop #1",),
+        until_then="activate",
     ),
     "retire": Scenario(prepare=two_generations, before=a_tail, command=lambda h: h.retire("shop")),
     "retire, parked": Scenario(prepare=two_generations, command=lambda h: h.retire("shop")),
+    "mark and prune": Scenario(prepare=three_generations, before=bound, command=lambda h: h.tend("shop")),
+    "mark and prune, parked": Scenario(prepare=three_generations, command=lambda h: h.tend("shop")),
+    "mark and prune what has ended": Scenario(prepare=ended, command=lambda h: h.tend("shop")),
+    "import": Scenario(prepare=brought, before=a_tail, command=imported),
+    "import that fails": Scenario(
+        prepare=brought,
+        command=lambda h: h.refused(imported(h), "resource_failed"),
+        again=imported,
+        fail=("on disk: before write importing/-*/tree #1",),
+    ),
     "collect": Scenario(prepare=two_generations, before=orphans, command=collected),
     "several at once": Scenario(prepare=two_generations, before=several_at_once, command=in_parallel),
     "close": Scenario(prepare=two_generations, before=several_at_once, command=nothing, phases=frozenset({"closing"})),

@@ -4,9 +4,11 @@ The matrix is not written down anywhere: ``scenarios.py`` says what the engine i
 boundaries that are really passed meanwhile (see ``boundaries.py``), and the first test here fails when the transition
 table has a row that no scenario passes. ``examine.py`` says what must hold after each kill.
 
-Boundaries between which nothing was written leave the same disk, and are one. Of the steps on the disk *within* a call
-of an adapter an ordinary run takes every fourth, always the same; ``STATEFORK_CRASH=all`` kills at every boundary. That
-takes most of an hour of one core (``-o faulthandler_timeout=0`` keeps it from telling of each long test).
+Boundaries between which nothing was written leave the same disk, and are one. What fails half-way passes the same
+boundaries in the same state as what succeeds, until it fails: these are met there (see ``until_then``). Of the steps on
+the disk *within* a call of an adapter an ordinary run takes every fourth, always the same; ``STATEFORK_CRASH=all``
+kills at every boundary. That takes most of an hour of one core (``-o faulthandler_timeout=0`` keeps it from telling of
+each long test).
 """
 
 from __future__ import annotations
@@ -15,31 +17,40 @@ import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from statefork.engine.ports import Resource
+from statefork.engine.ports import Portable, Resource
 from statefork.engine.transitions import TABLE, tag
 from tests.crash.boundaries import CALLS
 from tests.crash.hands import Facts
 from tests.crash.kill_kit import Moments, Stage, Zygote
-from tests.crash.scenarios import SCENARIOS
+from tests.crash.scenarios import SCENARIOS, Scenario
 
 EVERYWHERE = os.environ.get("STATEFORK_CRASH") == "all"
 EVERY = 4
-READING = {"strategy", "write_mark", "inventory", "digest", "diff", "usage", "name", "adapter"}
+READING = {"strategy", "write_mark", "inventory", "digest", "diff", "usage", "pack", "name", "adapter"}
 
 pytestmark = pytest.mark.timeout(6000 if EVERYWHERE else 600)
 
 
-def chosen(scenario: str, moments: list[Moments], *, within: bool) -> list[Moments]:
-    """Where to kill: between calls and appends, or on the disk within them."""
+def chosen(scenario: str, moments: list[Moments]) -> list[Moments]:
+    """Where to kill: between calls and appends, and on the disk within them."""
     if EVERYWHERE:
-        each = [Moments((name,), one.number) for one in moments for name in one.names]
-        return [one for one in each if one.only_within_a_call == within]
-    found = [one for one in moments if one.only_within_a_call == within]
-    return [one for one in found if not within or zlib.crc32(f"{scenario} {one.last}".encode()) % EVERY == 0]
+        return [Moments((name,), one.number) for one in moments for name in one.names]
+    return [
+        one
+        for one in moments
+        if not one.only_within_a_call or zlib.crc32(f"{scenario} {one.last}".encode()) % EVERY == 0
+    ]
+
+
+def since_it_failed(scenario: Scenario, moments: list[Moments]) -> list[Moments]:
+    """The moments that no other scenario meets."""
+    if not scenario.until_then or EVERYWHERE:
+        return moments
+    (failed,) = (number for number, one in enumerate(moments) if set(scenario.fail) & set(one.names))
+    return moments[failed:]
 
 
 def staged(zygote: Zygote, folder: Path, scenario: str) -> tuple[Stage, list[Moments]]:
@@ -65,17 +76,18 @@ def kill_and_look(stage: Stage, where: list[Moments], do: str, first: Callable[[
                     break
 
 
-@pytest.mark.parametrize("within", [False, True], ids=["between", "within"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_killed_anywhere(zygote: Zygote, stage_folder: Path, scenario: str, within: bool) -> None:
+def test_killed_anywhere(zygote: Zygote, stage_folder: Path, scenario: str) -> None:
     stage, moments = staged(zygote, stage_folder, scenario)
-    kill_and_look(stage, chosen(scenario, moments, within=within), "run", lambda state: None)
+    where = chosen(scenario, since_it_failed(SCENARIOS[scenario], moments))
+    kill_and_look(stage, where, "run", lambda state: None)
 
 
 def test_no_row_of_the_table_and_no_call_of_an_adapter_is_forgotten(zygote: Zygote, stage_folder: Path) -> None:
     table = {(row.frm.value, tag(row.event), op) for row in TABLE for op in (row.ops or ("",))}
     passed: set[tuple[str, str, str]] = set()
     calls: set[str] = set()
+    boundaries: dict[str, list[str]] = {}
     for number, scenario in enumerate(SCENARIOS):
         folder = stage_folder / str(number)
         folder.mkdir()
@@ -86,20 +98,27 @@ def test_no_row_of_the_table_and_no_call_of_an_adapter_is_forgotten(zygote: Zygo
             since = max((one["since"] for one in said if "since" in one), default=0)
             until = min((one["until"] for one in said if "until" in one), default=1 << 60)
             passed |= {tuple(one["row"]) for one in stage.well("rows", state) if since < one["at"] <= until}
-            calls |= calls_in(said)
+            boundaries[scenario] = [name for one in said for name, _ in one.get("passed", ())]
+            calls |= set(map(call_of, boundaries[scenario]))
     assert passed <= table
     forgotten = "\n".join(map(str, sorted(table - passed)))
     assert not forgotten, f"no scenario passes these rows of the table while the engine may be killed:\n{forgotten}"
-    ports = {name for name in vars(Resource) if not name.startswith("_")} | set(Resource.__annotations__)
+    ports = {name for port in (Resource, Portable) for name in vars(port) if not name.startswith("_")}
+    ports |= set(Resource.__annotations__)
     assert ports - READING == set(CALLS), "a method that changes something is watched"
     wanted = {f"{when} {call} of {name}" for when in ("before", "after") for call in CALLS for name in ("db", "media")}
     assert wanted - calls == set()
 
+    for name, scenario in SCENARIOS.items():
+        if scenario.until_then:
+            (fails,) = scenario.fail
+            first = boundaries[name][: boundaries[name].index(fails)]
+            assert set(first) <= set(boundaries[scenario.until_then]), name
 
-def calls_in(said: list[dict[str, Any]]) -> set[str]:
-    """The calls among the boundaries, whoever they were for."""
-    names = [name for one in said for name, _ in one.get("passed", ())]
-    return {name.partition(" for ")[0].partition(" #")[0] for name in names}
+
+def call_of(boundary: str) -> str:
+    """Of which call it is, whoever that was for."""
+    return boundary.partition(" for ")[0].partition(" #")[0]
 
 
 # Where the first engine is killed (how the boundary's name begins), so that the second has a lot to recover.
@@ -110,9 +129,8 @@ HALF_DONE = {
 }
 
 
-@pytest.mark.parametrize("within", [False, True], ids=["between", "within"])
 @pytest.mark.parametrize("scenario", HALF_DONE)
-def test_killed_while_it_recovers(zygote: Zygote, stage_folder: Path, scenario: str, within: bool) -> None:
+def test_killed_while_it_recovers(zygote: Zygote, stage_folder: Path, scenario: str) -> None:
     stage, passed = staged(zygote, stage_folder, scenario)
     where = next(name for one in passed for name in one.names if name.startswith(HALF_DONE[scenario]))
 
@@ -123,4 +141,4 @@ def test_killed_while_it_recovers(zygote: Zygote, stage_folder: Path, scenario: 
 
     with stage.state() as state:
         moments = stage.recorded("reopen", state, facts=half_done(state))
-    kill_and_look(stage, chosen(scenario, moments, within=within), "reopen", half_done)
+    kill_and_look(stage, chosen(scenario, moments), "reopen", half_done)

@@ -3,8 +3,8 @@
     python tests/golden/make_journal.py tests/golden/journal-v2
 
 It is run once for each format, and once more beside it when kinds of events or fields were added (``journal-v1-slots``,
-``-keys``, ``-recovery``, ``-probes``); what it made is never made again: it must stay readable for ever. So it refuses
-to write where there is something already.
+``-keys``, ``-recovery``, ``-probes``, ``-places``, ``-import``, ``-outside``, ``-kept``, ``-rest``); what it made is
+never made again: it must stay readable for ever. So it refuses to write where there is something already.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from statefork.journal import events as ev
 from statefork.journal.log import ANY, NO_STREAM, Append, exactly
 from statefork.journal.sqlite import open_sqlite_journal
-from statefork.journal.values import Component, Held, Moment, Observation, Sealed
+from statefork.journal.values import Component, Held, Moment, Observation, Pruned, Rest, Sealed
 
 T = 1_760_000_000.25
 DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -59,7 +59,13 @@ def appends() -> Iterator[tuple[Append, ...]]:
         "nested": {"b": [1, 2.5, None], "a": True},
     }
     seen = Observation(
-        digest=DIGEST, url="http://shop.example/", title="Shop", snapshot=DIGEST, parts={"tab-1": DIGEST}
+        digest=DIGEST,
+        url="http://shop.example/",
+        title="Shop",
+        snapshot=DIGEST,
+        parts={"tab-1": DIGEST},
+        pixels=True,
+        rest=Rest(selectors=("#clock",), snapshot=DIGEST, screenshot=DIGEST),
     )
     refused = {"env": "shop-1", "epoch": 1, "activation": 1, "method": "POST", "url": "http://shop.example/basket"}
     yield (
@@ -128,7 +134,8 @@ def appends() -> Iterator[tuple[Append, ...]]:
         ),
         Append("env/shop-2", (first, forked), NO_STREAM),
     )
-    verdict = ev.ReplayVerdict(at=T + 16, env="shop-1", child="shop-2", source=origin, actions=1, verdict="exact-state")
+    replayed = {"env": "shop-1", "source": origin, "actions": 1, "verdict": "exact-state"}
+    verdict = ev.ReplayVerdict(at=T + 16, child="shop-2", copied_from="shop-5", **replayed)
     yield (Append("act/shop-1", (verdict,)),)
     parked = ev.EnvironmentParked(at=T + 17, env="shop-1", generation=1, reason="closing")
     retired = ev.EnvironmentRetired(at=T + 18, env="shop-2", generation=1)
@@ -137,6 +144,15 @@ def appends() -> Iterator[tuple[Append, ...]]:
         at=T + 18, env="shop-2", key="rollout 7, step 3", request="retire shop-2", generation=1
     )
     yield (Append("env/shop-2", (answered,), exactly(3)),)
+    yield from ended(child)
+    yield from of_another_place()
+    yield from imported()
+    yield from outside()
+    yield from kept()
+
+
+def ended(child: Moment) -> Iterator[tuple[Append, ...]]:
+    """A recovery, and the end of the engine."""
     orphan = ev.OrphanCollected(at=T + 19, resource="db", kind="branch", name="b-7")
     recovered = ev.RecoveryFinished(
         at=T + 20,
@@ -149,6 +165,104 @@ def appends() -> Iterator[tuple[Append, ...]]:
         elapsed_ms=12.5,
     )
     yield (Append("engine", (orphan, recovered, ev.EngineStopped(at=T + 21, run="run-1"))),)
+
+
+def kept() -> Iterator[tuple[Append, ...]]:
+    """An action under given chance and time; then a generation goes, and another one is marked."""
+    place = {"env": "shop-5", "generation": 1, "epoch": 1, "activation": 1, "lease": 1, "number": 1}
+    acted = ev.ActionBegun(at=T + 29, action={"type": "click"}, seed="5eed", clock=T + 28.5, **place)
+    yield (Append("act/shop-5", (acted, ev.ActionEnded(at=T + 30, outcome="ok", **place))),)
+    first = Moment(env="shop-5", generation=1)
+    born = ev.EnvironmentCreated(at=T + 28, env="shop-5", contract=DIGEST, how="create", origin=first)
+    common = {"env": "shop-5", "epoch": 1, "contract": DIGEST}
+    published = [
+        ev.GenerationPublished(
+            at=T + 30 + number,
+            transition=f"shop-5/{number}",
+            op="snapshot" if number > 1 else "create",
+            generation=number,
+            manifest=manifest(f"w{number}"),
+            actions=number - 1,
+            **common,
+        )
+        for number in (1, 2, 3)
+    ]
+    gone = Pruned(generation=2, nearest=first, actions=1)
+    pruned = ev.GenerationsPruned(at=T + 34, env="shop-5", retention="last 1", pruned=(gone,))
+    marked = ev.GenerationMarked(at=T + 35, env="shop-5", generation=3, mark="before checkout")
+    yield (Append("env/shop-5", (born, *published, pruned, marked), NO_STREAM),)
+
+
+def outside() -> Iterator[tuple[Append, ...]]:
+    """What pages asked of hosts outside of their world: answered, failed, and given back."""
+    common = {"env": "shop-1", "generation": 1, "epoch": 1, "activation": 1, "after_action": 1, "method": "GET"}
+    host = "https://cdn.example.com"
+    script = ev.ExchangeRecorded(
+        at=T + 27,
+        lease=3,
+        asked=1,
+        cause="action",
+        url=f"{host}/lib.js?v=1",
+        headers={"accept": "*/*"},
+        status=200,
+        answer_headers=(("Content-Type", "text/javascript"), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")),
+        answer=DIGEST,
+        **common,
+    )
+    failed = ev.ExchangeRecorded(
+        at=T + 28, lease=5, asked=3, cause="", url=f"{host}/poll", error="can't connect: refused", **common
+    )
+    sent = common | {"method": "POST"}
+    given = ev.ExchangeRecorded(
+        at=T + 29, lease=4, asked=2, cause="binding", url=f"{host}/", body=DIGEST, status=204, given=True, **sent
+    )
+    yield (Append("act/shop-1", (script, failed, given), ANY),)
+
+
+def imported() -> Iterator[tuple[Append, ...]]:
+    """An environment that came in a file: what was done in it was done elsewhere, and is told first."""
+    env = "shop-4"
+    first = Moment(env=env, generation=1)
+    born = ev.EnvironmentCreated(at=T + 25, env=env, contract=DIGEST, how="import", origin=first)
+    begun = ev.TransitionBegun(at=T + 25, env=env, transition="shop-4/1", op="import", base=0)
+    yield (Append(ev.control_stream(env), (born, begun), NO_STREAM),)
+    place = {"env": env, "generation": 1, "epoch": 1, "activation": 0, "lease": 0, "number": 1}
+    conditions = {"seed": "00ff", "clock": 1_700_000_000.5}
+    act = ev.ActionBegun(at=T - 99, action={"type": "goto", "url": "http://shop.example/"}, **place, **conditions)
+    yield (Append(ev.activity_stream(env), (act, ev.ActionEnded(at=T - 98, outcome="ok", **place))),)
+    common = {"env": env, "transition": "shop-4/1", "epoch": 1, "contract": DIGEST, "manifest": manifest("v4")}
+    brought = (
+        ev.GenerationPublished(at=T - 100, op="import", generation=1, **common),
+        ev.GenerationPublished(at=T - 97, op="snapshot", generation=2, actions=1, **common),
+    )
+    there = Moment(env="shop-1", generation=7)
+    ended = ev.EnvironmentImported(
+        at=T + 26,
+        env=env,
+        transition="shop-4/1",
+        generation=2,
+        journal="another",
+        source=there,
+        moments=(Moment(env="shop-1", generation=1), there),
+        heads=DIGEST,
+        file=DIGEST,
+        statefork="0.1.0",
+    )
+    yield (Append(ev.control_stream(env), (*brought, ended), exactly(2)),)
+
+
+def of_another_place() -> Iterator[tuple[Append, ...]]:
+    """What the engine of another state directory adds, where several share the journal."""
+    place, env = "b7c1d0e2f3a49586", "shop-3"
+    started = ev.EngineStarted(at=T + 22, run="run-1", pid=17, statefork="0.1.0", where="/srv/two on a machine")
+    yield (Append(ev.engine_stream(place), (started,)),)
+    first = Moment(env=env, generation=1)
+    born = ev.EnvironmentCreated(at=T + 23, env=env, contract=DIGEST, how="create", origin=first, place=place)
+    begun = ev.TransitionBegun(at=T + 23, env=env, transition="shop-3/1", op="create", base=0)
+    given_up = ev.TransitionAborted(
+        at=T + 24, env=env, transition="shop-3/1", op="create", code="resource_failed", reason="bind"
+    )
+    yield (Append(ev.control_stream(env), (born, begun, given_up), NO_STREAM),)
 
 
 async def make(folder: Path) -> None:

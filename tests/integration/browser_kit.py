@@ -101,6 +101,14 @@ def _handler(site: Callable[[], Site]) -> type[BaseHTTPRequestHandler]:
                 case "/login":
                     cookie = "session=alice; Path=/; HttpOnly; Max-Age=86400"
                     self.answer(b"<title>in</title>logged in", Set_Cookie=cookie)
+                case "/back-to-second":
+                    self.answer(b"", status=302, Location="/second")
+                case "/framing":
+                    frame = '<iframe name=f src="/inner.html"></iframe><a id=on target=f href="/second">on</a>'
+                    self.answer(f"<title>framing</title>{frame}".encode())
+                case "/once":
+                    times = site().log.count(("GET", "/once"))
+                    self.answer(f"<title>once</title><p>asked {times} times".encode(), Set_Cookie=f"asked={times}")
                 case "/counted":
                     self.answer(b"<title>counted</title><p>counted", Set_Cookie=f"hits={len(site().log)}; Path=/")
                 case "/slow":
@@ -180,6 +188,11 @@ class Kit:
         identity = Identity(env=env, epoch=1, activation=self._activation)
         return branch, await self.resource.bind(branch, identity, Needs())
 
+    async def unprepared(self) -> None:
+        """Away with the context that was made in advance, so that contexts and processes can be counted."""
+        assert self.resource._host is not None
+        await self.on_thread(self.resource._host.reserve.close)
+
     async def act(self, binding: Binding, action: Any) -> Any:
         return await self.resource.act(binding, action.to_json())
 
@@ -221,6 +234,7 @@ class GuestResource(BrowserResource):
         if self._host is not None:
             for entry in list(self._open.values()):
                 await self._close(entry)
+            await self._thread.call(self._host.reserve.close)
             self._host = None
 
 

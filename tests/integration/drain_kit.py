@@ -6,6 +6,7 @@ The site is Django on the shared server. Beside it there is a host with a WebSoc
 from __future__ import annotations
 
 import contextlib
+import socket
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ from statefork.journal.log import Journal
 from statefork.journal.store import open_state
 from statefork.journal.values import Branch, Identity
 from tests.integration.hand_pipe import HandPipes
+from tests.integration.postgres_kit import session
 from tests.integration.upstream_kit import Upstream, open_upstream
 from tests.integration.web_kit import PROJECT
 
@@ -33,8 +35,7 @@ CONTRACT = """
 [contract]
 name = "notes"
 [resources.db]
-adapter = "sqlite"
-base = "notes.sqlite3"
+DATABASE
 durability = "authoritative"
 [resources.media]
 adapter = "files"
@@ -55,6 +56,13 @@ durability = "derived"
 depends_on = ["db", "media", "search"]
 stores = { database = "db", media = "media", search = "search" }
 """
+TITLES = "SELECT title FROM notes_note"
+SQLITE = '''adapter = "sqlite"
+base = "notes.sqlite3"'''
+POSTGRES = """adapter = "postgres"
+base = "notes.sql"
+dsn_variable = "NOTES_SERVER"
+pool = 2"""
 
 
 class Doors:
@@ -64,8 +72,10 @@ class Doors:
         self._gateway = gateway
         self._socket = socket
 
-    async def open_proxy(self, identity: Identity, routes: tuple[Route, ...]) -> Listener:
-        return await self._gateway.open_proxy(identity, (*routes, self._socket))
+    async def open_proxy(
+        self, identity: Identity, routes: tuple[Route, ...], reserved: socket.socket | None = None
+    ) -> Listener:
+        return await self._gateway.open_proxy(identity, (*routes, self._socket), reserved)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._gateway, name)
@@ -143,9 +153,12 @@ class Scene:
 
     def titles(self, env: str = "a") -> list[str]:
         """What the environment's database holds now, read raw."""
-        path = self.kernel.bindings(env)["db"].address["path"]
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as raw:
-            return sorted(row[0] for row in raw.execute("SELECT title FROM notes_note"))
+        address = self.kernel.bindings(env)["db"].address
+        if "path" not in address:
+            with session(address) as there:
+                return sorted(row[0] for row in there.execute(TITLES))
+        with contextlib.closing(sqlite3.connect(f"file:{address['path']}?mode=ro", uri=True)) as raw:
+            return sorted(row[0] for row in raw.execute(TITLES))
 
     def media(self, env: str = "a") -> dict[str, str]:
         """What the environment's files hold now, read raw."""
@@ -167,8 +180,9 @@ async def open_scene(
     limits: Limits | None = None,
     engine: Settings | None = None,
 ) -> AsyncIterator[S]:
-    """An engine with environment ``a``; ``more`` is added to the contract."""
-    words = {"PROJECT": str(PROJECT), "SETTINGS": settings, "HOST": scene.host}
+    """An engine with environment ``a`` over whichever database the base is for; ``more`` is added to the contract."""
+    database = POSTGRES if (base / "notes.sql").exists() else SQLITE
+    words = {"DATABASE": database, "PROJECT": str(PROJECT), "SETTINGS": settings, "HOST": scene.host}
     text = CONTRACT + more
     for word, value in words.items():
         text = text.replace(word, value)

@@ -24,6 +24,7 @@ class Lease:
         self.identity = identity
         self.generation = 1
         self.root = root
+        self.conditions = ""
         self.request = request
         self.scope = anyio.CancelScope()
         self.carried: list[str] = []

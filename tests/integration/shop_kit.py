@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,24 +41,24 @@ def _missing() -> str:
 
 MISSING = _missing()
 needs_shop = pytest.mark.skipif(bool(MISSING), reason=MISSING or "the shop is here")
+BUILDS = {"shop": "statefork.worlds.shop.build", "shop-postgres": "statefork.worlds.shop.build_postgres"}
 
 
-def seeded(state: Path) -> Path:
+def seeded(state: Path, contract: str = "shop") -> Path:
     """A state directory that has the shop's base already."""
-    from statefork.worlds.shop.build import cached
-
-    base = cached(lambda fraction, text: print(f"{fraction:4.0%} {text}", file=sys.stderr))
+    module = import_module(BUILDS[contract])
+    base = module.cached(lambda fraction, text: print(f"{fraction:4.0%} {text}", file=sys.stderr))
     if not (state / "worlds" / base.name).exists():
         shutil.copytree(base, state / "worlds" / base.name)
     return state
 
 
 @asynccontextmanager
-async def open_shop(state: Path, *, settings: Settings | None = None) -> AsyncIterator[Engine]:
+async def open_shop(state: Path, *, settings: Settings | None = None, contract: str = "shop") -> AsyncIterator[Engine]:
     """An engine over the shop."""
     from statefork.adapters.interfaces.python import open_engine
 
-    async with open_engine("shop", state=seeded(state), settings=settings) as engine:
+    async with open_engine(contract, state=seeded(state, contract), settings=settings) as engine:
         yield engine
 
 
@@ -94,11 +95,12 @@ def the_browser(engine: Engine) -> BrowserResource:
 
 
 async def contexts(engine: Engine) -> int:
-    """Browser contexts that exist, as Playwright counts them."""
+    """Browser contexts that exist, as Playwright counts them, without what is made in advance (it is closed)."""
     browser = the_browser(engine)
     host = browser._running()
 
     async def count() -> int:
+        await host.reserve.close()
         return len((await host.ready()).contexts)
 
     return await browser._thread.call(count)

@@ -41,7 +41,8 @@ anyio.run(main, backend="trio")
 
 
 async def contexts(kit: Kit) -> int:
-    """How many contexts Chromium has, by Chromium's own account."""
+    """How many contexts Chromium has, by Chromium's own account, without what is made in advance."""
+    await kit.unprepared()
 
     async def count() -> int:
         host = kit.resource._host
@@ -192,8 +193,10 @@ async def test_a_crashed_page_ends_its_own_context_only(tmp_path: Path) -> None:
     with serving() as site:
         async with browser(tmp_path, own=True, start=f"{site.base}/talk.html") as kit:
             _, other = await kit.fresh("other")
+            await kit.unprepared()
             before = await renderer(kit, but=set())
             _, binding = await kit.fresh()
+            await kit.unprepared()
             (pid,) = await renderer(kit, but=before)
             await die_under_an_action(kit, site, binding, pid)
             with pytest.raises(RuntimeDied):

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from statefork.adapters.resources.browser import actions as a
+from statefork.adapters.resources.browser import tab
 from statefork.engine.errors import ResourceFailed
 from tests.integration.browser_kit import Kit, Site, browser, script, serving
 
@@ -182,7 +183,51 @@ async def test_what_cannot_be_carried_is_flagged(tmp_path: Path, do: str, kind: 
             assert kind in {flag.split(":")[0] for flag in flags}
 
 
-async def test_a_server_failure_in_a_restore_is_no_successor(tmp_path: Path) -> None:
+async def test_a_page_is_made_from_the_answer_that_it_was_made_from(tmp_path: Path) -> None:
+    """A server may answer otherwise by now: tabs show what they were told, and what is asked anew is told anew."""
+    text = "() => [document.body.textContent, document.cookie]"
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, binding = await kit.fresh()
+            await kit.act(binding, a.Goto(f"{site.base}/once"))
+            await kit.act(binding, a.NewTab(f"{site.base}/once"))
+            await kit.act(binding, a.Goto(f"{site.base}/once?again#below"))
+            sealed = await kit.seal(branch)
+            fork, forked = await kit.fork(sealed)
+            again, _ = await kit.fork(await kit.seal(fork))
+            assert await kit.resource.differences(forked) == ()
+            for env in (branch, fork, again):
+                assert await kit.raw(env, text, tab=0) == ["asked 1 times", "asked=3"]
+                assert await kit.raw(env, text, tab=1) == ["asked 3 times", "asked=3"]
+            assert site.log.count(("GET", "/once")) == 3
+            await kit.act(forked, a.Goto(f"{site.base}/once?anew"))
+            assert await kit.raw(fork, text, tab=1) == ["asked 4 times", "asked=4"]
+
+
+async def test_a_page_behind_that_could_not_be_kept_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tab, "DOCUMENT_BYTES_MAX", 0)
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, binding = await kit.fresh()
+            for step in (a.Goto(f"{site.base}/once"), a.NewTab(f"{site.base}/second"), a.NewTab(f"{site.base}/once")):
+                await kit.act(binding, step)
+            _, forked = await kit.fork(await kit.seal(branch))
+            assert await kit.resource.unlike_behind(forked) == ("tab 0: its text differs",)
+            assert {"tab 0: its text differs", "tab 2: its text differs"} <= set(await kit.resource.differences(forked))
+
+
+async def test_of_an_address_that_a_script_has_changed_the_server_is_asked(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, binding = await kit.fresh()
+            await kit.act(binding, a.Goto(f"{site.base}/once"))
+            await kit.raw(branch, "() => history.replaceState(null, '', '/second')")
+            fork, _ = await kit.fork(await kit.seal(branch))
+            assert await kit.raw(fork, "() => document.title") == "/second"
+
+
+async def test_a_server_failure_in_a_restore_is_no_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tab, "DOCUMENT_BYTES_MAX", 0)  # so that the server is asked
     with serving() as site:
         async with browser(tmp_path, start=f"{site.base}/desk.html") as kit:
             branch, binding = await kit.fresh()
@@ -219,3 +264,75 @@ async def test_many_forks_at_once_are_each_whole(tmp_path: Path) -> None:
             await kit.raw(forks[0][0], "() => { localStorage.only = 1; document.cookie = 'only=1' }")
             for child, _ in [(branch, None), *forks[1:]]:
                 assert await kit.raw(child, "() => [localStorage.only, document.cookie]") == [None, ""]
+
+
+async def test_a_page_that_its_load_puts_into_the_history_is_where_it_was(tmp_path: Path) -> None:
+    """The load makes the last entry itself: what it finds, and what is around it, is as it was the first time."""
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, binding = await kit.fresh()
+            await kit.act(binding, a.Goto(f"{site.base}/first"))
+            await kit.raw(branch, "() => { localStorage.visits = '7'; sessionStorage.loads = '8' }")
+            link = "(to) => { document.body.innerHTML = `<a id=on href=${to}>on</a>` }"
+            await kit.raw(branch, link, "/desk.html")
+            await kit.act(binding, a.Click("#on"))
+            look = "() => [history.length, document.referrer, localStorage.visits, sessionStorage.loads]"
+            before = await kit.raw(branch, look)
+            assert before[1:] == [f"{site.base}/first", "8", "9"]
+            sealed = await kit.seal(branch)
+            site.log.clear()
+            fork, forked = await kit.fork(sealed)
+            assert "/inner.html" in site.paths()
+            assert "/desk.html" not in site.paths()
+            assert await kit.raw(fork, look) == before
+            assert await kit.raw(fork, "() => performance.getEntriesByType('navigation')[0].type") == "navigate"
+            assert await kit.resource.differences(forked) == ()
+            await kit.act(forked, a.Back())
+            assert await kit.raw(fork, "() => [history.length, location.pathname]") == [before[0], "/first"]
+
+
+async def test_a_page_one_fragment_from_its_neighbour_is_loaded(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, binding = await kit.fresh()
+            await kit.act(binding, a.Goto(f"{site.base}/first"))
+            await kit.act(binding, a.Goto(f"{site.base}/second"))
+            await kit.act(binding, a.Goto(f"{site.base}/second#below"))
+            fork, forked = await kit.fork(await kit.seal(branch))
+            assert await kit.raw(fork, "() => [document.title, location.hash]") == ["/second", "#below"]
+            assert await kit.resource.differences(forked) == ()
+
+
+async def test_two_entries_of_one_address_stay_two_documents(tmp_path: Path) -> None:
+    """A link that leads back to where it stood, by a redirect: going back loads a page, in a fork as well."""
+    follow = "() => { document.body.innerHTML = '<a id=on href=/back-to-second>on</a>' }"
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, binding = await kit.fresh()
+            await kit.act(binding, a.Goto(f"{site.base}/second"))
+            await kit.raw(branch, follow)
+            await kit.act(binding, a.Click("#on"))
+            sealed = await kit.seal(branch)
+            entries = kit.resource._files.read(sealed.version).profile.tabs[0].entries
+            assert [entry.url for entry in entries[-2:]] == [f"{site.base}/second"] * 2
+            fork, forked = await kit.fork(sealed)
+            assert await kit.resource.differences(forked) == ()
+            again = await kit.seal(fork)
+            assert kit.resource._files.read(again.version).profile.tabs[0].entries == entries
+            await kit.raw(fork, "() => { window.here = true }")
+            await kit.act(forked, a.Back())
+            assert await kit.raw(fork, "() => [location.pathname, window.here]") == ["/second", None]
+
+
+async def test_where_a_frame_went_is_no_entry_more(tmp_path: Path) -> None:
+    look = "() => [history.length, frames[0].document.title]"
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, binding = await kit.fresh()
+            await kit.act(binding, a.Goto(f"{site.base}/framing"))
+            await kit.act(binding, a.Click("#on"))
+            before = await kit.raw(branch, look)
+            assert before[1] == "/second"
+            fork, forked = await kit.fork(await kit.seal(branch))
+            assert await kit.raw(fork, look) == before
+            assert await kit.resource.differences(forked) == ()

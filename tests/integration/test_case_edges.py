@@ -132,8 +132,8 @@ async def test_what_failed_is_given_again_and_the_source_was_never_paused(notes_
         assert await scene.add("again") == 200
 
 
-async def test_collecting_takes_nothing_that_another_is_built_on(notes_base: Path, tmp_path: Path) -> None:
-    async with open_scene(Source, notes_base, tmp_path) as scene:
+async def test_collecting_takes_nothing_that_another_is_built_on(either_base: Path, tmp_path: Path) -> None:
+    async with open_scene(Source, either_base, tmp_path) as scene:
         kernel = scene.kernel
         moments: list[Moment] = []
         for number in range(4):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
@@ -22,6 +23,7 @@ from statefork.engine.errors import TransitionAborted
 from statefork.engine.kernel import DrainPolicy
 from statefork.journal.values import Moment
 from tests.integration.drain_kit import Scene, open_scene
+from tests.integration.postgres_kit import session
 
 pytestmark = pytest.mark.anyio
 
@@ -92,25 +94,44 @@ async def through_the_site(scene: Scene, writer: str, ledger: Ledger) -> None:
                 return
 
 
-def by_hand(database: Path, media: Path, writer: str, ledger: Ledger) -> None:
+def by_hand(database: Mapping[str, str | int], media: Path, writer: str, ledger: Ledger) -> None:
     """A script that opens and closes for each write, and tries again what did not work."""
+    lost = refusals(database)
     for name in names(writer):
         ledger.begin(name)
         while not ledger.over:
             ledger.go.wait()
             try:
                 if name.endswith(".row"):
-                    with sqlite3.connect(database, timeout=0.01, isolation_level=None) as raw:
-                        raw.execute("INSERT INTO notes_note (title, body) VALUES (?, '')", (name,))
-                    raw.close()
+                    insert(database, name)
                 else:
                     (media / name).write_text(name)
-            except (sqlite3.OperationalError, OSError):
-                continue  # busy or frozen, and nothing of it happened
+            except lost:
+                continue  # busy or frozen, and nothing of it happened, or it did and its answer was lost
             ledger.acknowledge(name)
             break
         if ledger.over:
             return
+
+
+def refusals(database: Mapping[str, str | int]) -> tuple[type[Exception], ...]:
+    """How a database or a file says that it is busy, frozen, or that the session was ended."""
+    if "path" in database:
+        return (sqlite3.OperationalError, OSError)
+    import psycopg
+
+    return (psycopg.OperationalError, OSError)
+
+
+def insert(database: Mapping[str, str | int], name: str) -> None:
+    """One row, once, in a session of its own."""
+    if "path" in database:
+        with sqlite3.connect(str(database["path"]), timeout=0.01, isolation_level=None) as raw:
+            raw.execute("INSERT INTO notes_note (title, body) VALUES (?, '')", (name,))
+        raw.close()
+    else:
+        with session(database) as there:
+            there.execute("INSERT INTO notes_note (title, body) VALUES (%s, '') ON CONFLICT DO NOTHING", (name,))
 
 
 async def sealed_under_fire(scene: Scene, ledger: Ledger) -> dict[Moment, tuple[int, int]]:
@@ -152,14 +173,14 @@ def check(present: set[str], ledger: Ledger, asked: int, done: int) -> None:
 
 @pytest.mark.parametrize("scripted", [False, True], ids=["clients", "clients and scripts"])
 async def test_each_sealed_generation_is_a_prefix_of_what_was_acknowledged(
-    notes_base: Path, tmp_path: Path, scripted: bool
+    either_base: Path, tmp_path: Path, scripted: bool
 ) -> None:
     ledger = Ledger()
-    async with open_scene(Scene, notes_base, tmp_path, settings="notes.unindexed") as scene:
+    async with open_scene(Scene, either_base, tmp_path, settings="notes.unindexed") as scene:
         bindings = scene.kernel.bindings("a")
         writers = ("script1", "script2") if scripted else ()
-        paths = [Path(str(bindings[name].address["path"])) for name in ("db", "media")]
-        scripts = [threading.Thread(target=by_hand, args=(*paths, writer, ledger)) for writer in writers]
+        places = (bindings["db"].address, Path(str(bindings["media"].address["path"])))
+        scripts = [threading.Thread(target=by_hand, args=(*places, writer, ledger)) for writer in writers]
         async with anyio.create_task_group() as tasks:
             try:
                 for script in scripts:

@@ -55,8 +55,8 @@ async def nothing_is_left(client: httpx.AsyncClient) -> None:
     assert (await client.get("/whoami/")).text == ""
 
 
-async def test_fifty_attempts_each_begin_at_the_base(notes_base: Path, tmp_path: Path) -> None:
-    async with open_scene(Attempts, notes_base, tmp_path) as scene:
+async def test_fifty_attempts_each_begin_at_the_base(either_base: Path, tmp_path: Path) -> None:
+    async with open_scene(Attempts, either_base, tmp_path) as scene:
         base = await scene.digests()
         base_url = str(scene.kernel.bindings("a")["site"].address["base_url"])
         async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=30) as client:

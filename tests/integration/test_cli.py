@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import signal
 import stat
 import subprocess
@@ -32,7 +33,28 @@ initial = { greeting = "hello" }
 """
 PROGRAM = (sys.executable, "-m", "statefork")
 READY_S = 60.0
-LIVE = ("create", "act", "snapshot", "fork", "clone", "reset", "restore", "recover", "park", "retire", "replay", "gc")
+LIVE = (
+    "create",
+    "act",
+    "snapshot",
+    "fork",
+    "clone",
+    "reset",
+    "restore",
+    "recover",
+    "park",
+    "retire",
+    "replay",
+    "bisect",
+    "diff",
+    "blame",
+    "export",
+    "import",
+    "keep",
+    "mark",
+    "prune",
+    "gc",
+)
 
 
 class Engine:
@@ -166,6 +188,96 @@ def test_replaying_says_what_it_compared(tmp_path: Path, commands: Commands) -> 
         assert "exact-observed: a from a@1, 3 of 3 steps compared (3 actions)" in commands("replay", "a")
         assert "kept" not in commands("replay", "a")
         assert told["child"] in {env["env"] for env in commands.json("ls")["environments"]}
+        commands("snapshot", "a")
+        told = commands.json("replay", "a", "--to", "a@2")
+        assert (told["verdict"], told["states"]) == ("exact-state", {"db": True, "page": True})
+        assert "exact-observed: a#2 from a@1, 2 of 2 steps" in commands("replay", "a", "--to", "a#2", "--no-states")
+        assert commands.json("replay", "a", "--from", "a@2")["steps"] == 0
+
+
+def test_an_environment_is_carried_in_a_file(tmp_path: Path, commands: Commands) -> None:
+    file = tmp_path / "a.statefork"
+    with engine(tmp_path, commands.state):
+        commands("create", "a")
+        commands("act", "a", PUT)
+        sent = commands.json("export", "a", "-o", str(file))
+        assert (sent["ref"], sent["size"]["actions"], sent["path"]) == ("a@2", 1, str(file))
+        told = commands("import", str(file), "--name", "b")
+        assert told.startswith("b@2 holds what a@2 held: 1 action, 2 generations, 3 components, ")
+        assert f"SHA-256 {sent['sha256']}" in told
+        assert commands.json("act", "b", "get", "--key", "basket")["value"] == "tea"
+        shown = commands("show", "b#2")
+        assert "\n  value: tea" in shown
+        assert "''" not in shown
+        told = commands("import", str(file))
+        assert told.startswith("a-i1@2 holds what a@2 held")
+        assert "it has a name of its own, as 'a' is taken here (--name gives another)" in told
+        assert "imported up to generation 2: a@2 of journal" in commands("log", "b")
+        assert commands.json("import", str(file), "--name", "b", status=2)["error"]["code"] == "environment_exists"
+        assert commands.json("export", "a", "--at", "b@1", "-o", str(file), status=2)["error"]["code"] == "usage"
+        assert f"a#1 is in {file}: 1 action" in commands("export", "a", "--at", "a#1", "-o", str(file))
+        file.write_bytes(file.read_bytes()[:-1])
+        assert "cut off" in commands("import", str(file), status=2)
+        assert commands.json("import", str(file), status=2)["error"]["code"] == "export_unreadable"
+        assert commands.json("audit")["clean"]
+
+
+def test_any_moment_is_forked_and_the_one_that_broke_it_is_found(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state):
+        commands("create", "a")
+        for number in range(1, 8):
+            commands("act", "a", json.dumps({"type": "add", "key": "count", "amount": number}))
+        (child,) = commands.json("fork", "a#3")["children"]
+        assert (child["actions"], child["parent"], child["made"]["verdict"]) == (3, "a@1", "exact-observed")
+        assert commands.json("act", child["env"], "get", "--key", "count")["value"] == 6
+        said = commands("fork", "a#2", "--name", "b")
+        assert "a#2 made: exact-observed, 2 actions from a@1 done again in b, 2 of 2 compared" in said
+        said = commands("restore", "b", "a#4")
+        assert "b@2 holds what a#4 held\na#4 made: exact-observed, 4 actions from a@1 done again in a-d1" in said
+        assert commands.json("clone", "a#1", "c")["made"]["verdict"] == "exact-observed"
+        commands("retire", "c")
+        program = shlex.join(PROGRAM)
+        check = f'test "$({program} act $STATEFORK_ENV get --key count --state $STATEFORK_STATE --json | '
+        check += f'{shlex.quote(sys.executable)} -c \'import json, sys; print(json.load(sys.stdin)["value"])\')" -lt 12'
+        found = commands.json("bisect", "a#1", "a", "--check", check)
+        assert (found["first"], found["exact"]) == ("a#5", True)  # 1 + 2 + 3 + 4 + 5
+        assert found["checks"] <= 3
+        assert [env["env"] for env in commands.json("ls")["environments"]] == ["a", "a-f1", "b"]
+        failed = commands.json("bisect", "a#1", "a", "--check", "no-such-command-anywhere", status=2)
+        assert failed["error"]["code"] == "usage"
+
+
+def test_what_if_another_thing_had_been_done(tmp_path: Path, commands: Commands) -> None:
+    with engine(tmp_path, commands.state):
+        commands("create", "a")
+        for number in range(1, 6):
+            commands("act", "a", json.dumps({"type": "add", "key": "count", "amount": number}))
+        instead = '3: {"type": "put", "key": "count", "value": 100}'
+        told = commands.json("replay", "a", "--inject", instead)
+        assert [one["number"] for one in told["done"]] == [3]
+        assert commands.json("act", told["env"], "get", "--key", "count")["value"] == 100
+        said = commands("replay", "a", "--inject", instead, "--rest")
+        assert "3  instead: put" in said
+        assert "a-f2 goes on from a#2: 3 actions" in said
+        assert commands.json("act", "a-f2", "get", "--key", "count")["value"] == 109
+        file = tmp_path / "change.py"
+        file.write_text(
+            "def change(number, action, seen):\n"
+            "    if seen is not None and seen['value'] == 3:\n"
+            "        return [action, {'type': 'add', 'key': 'count', 'amount': 1000}]\n"
+            "    return None if number < 4 else False\n"
+        )
+        told = commands.json("replay", "a", "--with", str(file))
+        assert told["from"] == "a#2", "what comes before the change is not done again"
+        assert [(one["number"], one["changed"], one["same"]) for one in told["done"]] == [(3, True, None)] * 2
+        assert commands.json("act", told["env"], "get", "--key", "count")["value"] == 1006
+        for words in (
+            ("--inject", "press Enter"),
+            ("--inject", "0: get"),
+            ("--with", str(tmp_path / "none.py")),
+            ("--inject", instead, "--with", str(file)),
+        ):
+            assert commands.json("replay", "a", *words, status=2)["error"]["code"] == "usage"
 
 
 def test_reading_needs_no_engine(tmp_path: Path, commands: Commands) -> None:
@@ -266,7 +378,18 @@ def test_a_state_directory_with_a_long_path(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("verb", LIVE)
 def test_commands_that_need_an_engine_say_how_to_start_one(verb: str, commands: Commands) -> None:
-    words = {"act": ("a", PUT), "restore": ("a", "a@1"), "clone": ("a@1", "b"), "gc": ()}.get(verb, ("a",))
+    words = {
+        "act": ("a", PUT),
+        "restore": ("a", "a@1"),
+        "clone": ("a@1", "b"),
+        "bisect": ("a@1", "a", "--check", "true"),
+        "diff": ("a@1", "a"),
+        "blame": ("a", "--item", "basket"),
+        "export": ("a", "-o", "a.statefork"),
+        "import": ("a.statefork",),
+        "mark": ("a@1", "here"),
+        "gc": (),
+    }.get(verb, ("a",))
     told = commands(verb, *words, status=2)
     assert told.startswith("error[no_engine]: no engine runs on the state directory")
     assert "statefork up CONTRACT --state" in told
@@ -353,6 +476,9 @@ def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert found["db (sqlite)"]["found"]
     assert not commands.state.exists()
     assert not list(tmp_path.glob(".statefork-doctor-*"))
+    (tmp_path / "less.toml").write_text((tmp_path / "notes.toml").read_text().replace('base = "', 'base = "no-'))
+    less = commands.json("doctor", str(tmp_path / "less.toml"), status=2)
+    assert [finding["what"] for finding in less["findings"] if finding["grade"] == "missing"] == ["base"]
     monkeypatch.setenv("STATEFORK_CHROMIUM", str(tmp_path / "nowhere"))
     shop = commands.json("doctor", status=2)
     (missing,) = [finding for finding in shop["findings"] if finding["grade"] == "missing"]
@@ -362,4 +488,5 @@ def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_every_verb_is_tried_here() -> None:
     tried = set(LIVE) | {"up", "ls", "log", "show", "audit", "doctor", "release"}
-    assert set(VERBS) - tried == {"demo", "simulate"}, "these have tests of their own"
+    others = {verb for verb in VERBS if not verb.startswith("store ")} - tried
+    assert others == {"demo", "simulate"}, "these, and those of the store, have tests of their own"

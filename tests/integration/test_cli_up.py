@@ -87,8 +87,10 @@ def test_a_second_interrupt_gives_up_on_closing(tmp_path: Path, commands: Comman
     up = (*PROGRAM, "up", str(tmp_path / "notes.toml"), "--state", str(tmp_path / "state"))
     waiting = (*PROGRAM, "act", "a", '{"type": "wait", "key": "bell"}', "--state", str(tmp_path / "state"))
     with subprocess.Popen(up, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while "Ctrl-C closes it" not in read_line(process):
-            pass
+        shown = read_line(process)
+        while "Ctrl-C closes it" not in shown:
+            shown += read_line(process)
+        assert "the first one makes what all begin with" in shown  # a base that is broken is seen only there
         commands("create", "a")
         with subprocess.Popen(waiting, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as agent:
             while "wait key='bell'" not in commands("log", "a"):  # which parking waits for

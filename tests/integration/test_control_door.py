@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from statefork.adapters.interfaces import accepting
@@ -206,3 +207,48 @@ async def test_more_clients_than_descriptors_wait_at_the_gateway() -> None:
                 door = ("127.0.0.1", rig.proxy.port)
                 await until_full(clients, lambda: socket.create_connection(door))
             assert (await rig.browser.get("http://shop.example/")).status_code < 500
+
+
+def said(verb: str, request: protocol.Request) -> bytes:
+    """A request as a client sends it."""
+    body = msgspec.json.encode(request)
+    return f"POST /v1/{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+REQUESTS = {
+    "fork": protocol.Fork(ref="a#1", lent="a bisect"),
+    "replay": protocol.Replay(ref="a", task="t", steps=True),  # halts after its first step
+}
+
+
+@pytest.mark.parametrize("verb", sorted(REQUESTS))
+@pytest.mark.parametrize("farewell", ["", "half", "polite"])
+async def test_what_was_made_for_a_client_goes_with_it(
+    tmp_path: Path, verb: str, farewell: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be killed at any time; one that only says that it says no more is still there."""
+    async with served(tmp_path) as engine:
+        env = await engine.create("a")
+        for key in ("one", "two"):
+            await env.act({"type": "put", "in": "page", "key": key, "value": 1})
+        client = connect(engine.state, said(verb, REQUESTS[verb]))
+
+        def alive() -> list[str]:
+            return [one.name for one in engine.environments() if one.name != "a" and one.capsule.bound]
+
+        with anyio.fail_after(PATIENCE_S):
+            while not alive():
+                await anyio.lowlevel.checkpoint()
+            if farewell == "half":
+                client.shutdown(socket.SHUT_WR)
+                if verb == "fork":
+                    assert await anyio.to_thread.run_sync(client.recv, 12) == b"HTTP/1.1 200"
+                else:
+                    assert (await ask(engine.state, "step", protocol.Step(task="t", then="on")))["step"] is not None
+            if farewell == "polite":
+                (name,) = alive()
+                await ask(engine.state, "retire", protocol.Retire(env=name))
+            client.close()
+            while [one.name for one in engine.environments()] != ["a"]:
+                await anyio.lowlevel.checkpoint()
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []

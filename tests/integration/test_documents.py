@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.document_kit import Block, Shell, blocks, matches, section
+from tests.integration.postgres_kit import needs_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIAL = ROOT / "docs/tutorial.md"
@@ -80,6 +81,29 @@ def test_the_guides_shop_without_async_does_what_it_says(tmp_path: Path) -> None
     shell = Shell(tmp_path)
     for block in blocks(section(WITHOUT_ASYNC.read_text(encoding="utf-8"), "With a browser")):
         shell.run(block)
+
+
+@needs_postgres
+@pytest.mark.usefixtures("postgres_door")
+def test_the_guide_to_postgresql_does_what_it_says(tmp_path: Path) -> None:
+    import psycopg
+
+    from statefork.adapters.resources.postgres.binaries import find_programs
+
+    shell = Shell(tmp_path)
+    shell.environment["PATH"] = f"{shell.environment['PATH']}:{find_programs()}"
+    text = (ROOT / "docs/how-to/use-postgresql.md").read_text(encoding="utf-8")
+    for block in blocks(section(text, "In Python")):
+        shell.run(block)
+    ours = (
+        "select datname from pg_database where datname like 'sf\\_%' "
+        "union all select rolname from pg_roles where rolname like 'sf\\_%'"
+    )
+    with psycopg.connect(shell.environment["NOTES_SERVER"]) as server:
+        assert server.execute(ours).fetchall()
+        for block in blocks(section(text, "What a lost directory left")):
+            shell.run(block)
+        assert not server.execute(ours).fetchall()
 
 
 def test_every_block_of_the_tutorial_is_run() -> None:

@@ -111,6 +111,14 @@ async def test_a_mutating_request_without_a_cause_is_recorded_with_its_body() ->
         assert rig.keeper.inputs == [("POST", "http://shop.example/buy", b"one lamp", 200)]
 
 
+async def test_it_is_recorded_before_its_client_can_do_what_comes_next() -> None:
+    async with open_rig() as rig:
+        async with rig.script.stream("POST", "/stream", content=b"one lamp"):  # of the answer only the head is there
+            assert [(method, body) for method, _, body, _ in rig.keeper.inputs] == [("POST", b"one lamp")]
+            rig.upstream.go.set()
+        assert len(rig.keeper.inputs) == 1
+
+
 async def test_an_upstream_that_fails_is_told_with_502() -> None:
     scripts = {
         b"": "closed",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from statefork import sync
 from statefork.adapters.interfaces.cli.main import invoke
 from statefork.adapters.interfaces.control.address import SOCKET_NAME
 from statefork.journal.lock import holder_of, owner_of
@@ -168,6 +169,32 @@ def test_a_released_directory_can_be_deleted_by_an_ordinary_user(closed: Path) -
     assert subprocess.run([*ORDINARY, "rm", "-r", str(closed)], capture_output=True, check=False).returncode != 0
     assert "can be moved or deleted" in told(closed, "release")[0]
     subprocess.run([*ORDINARY, "rm", "-r", str(closed)], check=True)
+
+
+def said(capsys: pytest.CaptureFixture[str], state: Path, *words: str, status: int = 0) -> str:
+    """What a command prints here, in this process."""
+    assert invoke([*words, "--state", str(state)]) == status
+    told = capsys.readouterr()
+    return " ".join((told.out + told.err).split())
+
+
+def test_an_engine_within_a_program_is_seen_and_takes_no_commands(
+    closed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract = closed.parent / "notes.toml"
+    deaf = f"open in process {os.getpid()}, which takes no commands"
+    with sync.open_engine(contract, state=closed) as running:
+        running.create("more")
+        listed = said(capsys, closed, "ls")
+        assert deaf in listed
+        assert "serving" in listed
+        shown = json.loads(said(capsys, closed, "ls", "--json"))
+        assert (shown["engine_runs"], shown["takes_commands"], shown["pid"]) == (True, False, os.getpid())
+        assert deaf in said(capsys, closed, "doctor", str(contract))
+        refused = said(capsys, closed, "create", "other", status=2)
+        assert refused.startswith("error[engine_deaf]")
+        assert deaf in refused
+    assert "takes no commands" not in said(capsys, closed, "ls")
 
 
 @pytest.mark.root

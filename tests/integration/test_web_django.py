@@ -386,9 +386,10 @@ async def test_not_ready_names_what_is_missing(world: World) -> None:
     ("line", "says"),
     [
         ("raise RuntimeError('broken settings')", "broken settings"),
-        ("CACHES = {'default': {'BACKEND': 'django.core.cache.backends.redis.RedisCache'}}", "RedisCache"),
+        ("CACHES = {'default': {'BACKEND': 'django_redis.cache.RedisCache'}}", "django_redis.cache.RedisCache"),
         ("SESSION_ENGINE = 'django.contrib.sessions.backends.cache'", "SESSION_ENGINE"),
         ("HAYSTACK_CONNECTIONS['default']['STORAGE'] = 'ram'", "index in memory"),
+        ("DATABASES['default'].setdefault('OPTIONS', {})['pool'] = True", "shared by all environments"),
         ("STORAGES = {'default': {'BACKEND': 'django.core.files.storage.InMemoryStorage'}}", "InMemoryStorage"),
     ],
 )
@@ -400,6 +401,19 @@ async def test_settings_that_keep_state_elsewhere_are_refused_at_the_start(
     with pytest.raises(ResourceFailed, match=says):
         async with open_world(base, tmp_path, settings="odd_settings"):
             pass
+
+
+async def test_a_cache_on_a_server_is_refused_to_who_has_no_namespace_there(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server starts, since only the contract of an environment says which namespace is its own."""
+    cache = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://shared.invalid"}
+    (tmp_path / "odd_settings.py").write_text(f"from notes.settings import *\nCACHES = {{'default': {cache}}}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with open_world(base, tmp_path, settings="odd_settings") as world:
+        with pytest.raises(ResourceFailed, match="on a server, and no namespace is declared as store 'cache'"):
+            async with world.place("a"):
+                pass
 
 
 async def test_limits_of_one_environment_leave_threads_to_its_siblings(base: Path, tmp_path: Path) -> None:

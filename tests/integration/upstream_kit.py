@@ -115,7 +115,7 @@ def _application(upstream: Upstream) -> Starlette:
     return Starlette(
         routes=[
             Path("/slow", slow, methods=methods),
-            Path("/stream", stream),
+            Path("/stream", stream, methods=methods),
             Path("/events", events),
             Path("/redirect", redirect),
             Path("/login", login),

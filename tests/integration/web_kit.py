@@ -25,12 +25,12 @@ from tests.integration.hand_pipe import HandPipes
 PROJECT = Path(__file__).parent / "webproject"
 
 
-def build_base(directory: Path) -> Path:
+def build_base(directory: Path, **environment: str) -> Path:
     """The notes project's base, made by the project itself in a process of its own."""
     subprocess.run(
         [sys.executable, "-m", "notes.build"],
         check=True,
-        env={**os.environ, "NOTES_BASE": str(directory), "PYTHONPATH": str(PROJECT)},
+        env={**os.environ, "NOTES_BASE": str(directory), "PYTHONPATH": str(PROJECT), **environment},
         timeout=120,
     )
     return directory

@@ -28,8 +28,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def often(plan: Plan) -> Settings:
         return msgspec.structs.replace(chosen(plan), checkpoint_events=10)
 
-    async def noting(journal: Reader) -> Folded:
-        folded = await fold(journal)
+    async def noting(journal: Reader, *, place: str) -> Folded:
+        folded = await fold(journal, place=place)
         found.append(folded.begun)
         return folded
 

@@ -74,3 +74,10 @@ def test_a_bad_action_is_refused_and_the_field_named(plain: dict[str, Any], fiel
     with pytest.raises(InvalidAction) as refused:
         a.parse_action(plain)
     assert refused.value.facts["field"] == field
+
+
+def test_what_a_target_may_be_named_by_is_told() -> None:
+    with pytest.raises(
+        InvalidAction, match=r"^click needs a target, named in one way: role \(with name\), label, text"
+    ):
+        a.parse_action({"type": "click"})

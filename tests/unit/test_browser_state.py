@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
+import playwright
 import pytest
 
 from statefork.adapters.resources.browser import Options, find_chromium
-from statefork.adapters.resources.browser.chromium import FULL_CHROMIUM_FLAGS, launch_flags
-from statefork.adapters.resources.browser.context import origin_of
+from statefork.adapters.resources.browser.apart import apart_from_cookies
+from statefork.adapters.resources.browser.chromium import (
+    DISABLED,
+    FULL_CHROMIUM_DISABLED,
+    PLAYWRIGHT_DISABLED,
+    launch_flags,
+)
 from statefork.adapters.resources.browser.state import (
     Entry,
     Flag,
@@ -22,8 +29,11 @@ from statefork.adapters.resources.browser.state import (
     decode,
     digest_of,
     encode,
+    origin_of,
 )
 from statefork.engine.errors import MissingDependency, ResourceFailed
+from statefork.engine.masks import Apart
+from statefork.journal.values import Conditions
 
 VIEW = {
     "x": 0, "y": 7, "scrolls": [], "opens": [], "focus": None, "selection": None, "name": "",
@@ -50,6 +60,29 @@ def test_equal_content_has_equal_bytes_and_another_order_of_keys_is_equal() -> N
 def test_the_witness_is_no_part_of_the_content() -> None:
     one, two = Stored(profile=PROFILE, witnesses=("1:2",)), Stored(profile=PROFILE)
     assert digest_of(one.profile) == digest_of(two.profile)
+
+
+def test_when_a_cookie_expires_is_no_part_of_what_is_held_and_that_it_does_is() -> None:
+    (cookie,) = PROFILE.cookies
+    (tab,) = PROFILE.tabs
+
+    def left(now: float = 7.0, masked: tuple[str, ...] = (), **facts: object) -> Apart:
+        conditions = Conditions(seed="s", now=now)
+        return apart_from_cookies(
+            msgspec.structs.replace(
+                PROFILE, cookies=({**cookie, **facts},), tabs=(msgspec.structs.replace(tab, conditions=conditions),)
+            ),
+            masked,
+        )
+
+    assert left(expires=1.5).expiries == {"shop.example/ session": 1.5}
+    assert left(expires=1.5).digest == left(expires=2.5).digest == left(8.0, expires=1.5).digest
+    assert left(expires=1.5).digest != left(expires=-1).digest, "it ends with its session"
+    assert left(expires=-1).expiries == {}
+    assert left(expires=1.5).digest != left(expires=1.5, value="bob").digest
+    assert left(masked=("session",)).digest == left(masked=("session",), value="bob").digest
+    assert left(masked=("session",)).digest != left(masked=("session",), httpOnly=True).digest
+    assert left(masked=("other",)).digest != left(masked=("other",), value="bob").digest
 
 
 def test_differences_are_named() -> None:
@@ -140,5 +173,22 @@ def test_chromium_is_sought_on_the_path_and_in_downloads(tmp_path: Path, monkeyp
     assert find_chromium() == full
     headless = executable(tmp_path / "bin" / "chromium-headless-shell")
     assert find_chromium() == headless
-    assert set(FULL_CHROMIUM_FLAGS) <= set(launch_flags(full))
-    assert not set(FULL_CHROMIUM_FLAGS) & set(launch_flags(headless))
+
+
+def disabled_by(flags: list[str]) -> list[str]:
+    (told,) = [flag for flag in flags if flag.startswith("--disable-features=")]
+    return told.removeprefix("--disable-features=").split(",")
+
+
+def test_full_chromium_gets_more_disabled() -> None:
+    headless, full = (disabled_by(launch_flags(Path(name))) for name in ("chromium-headless-shell", "chromium"))
+    assert headless == [*DISABLED]
+    assert full == [*DISABLED, *FULL_CHROMIUM_DISABLED]
+
+
+def test_what_playwright_disables_stays_disabled() -> None:
+    """Chromium heeds one list only, ours: where a new Playwright has another, ours has to follow."""
+    bundle = Path(playwright.__file__).parent / "driver" / "package" / "lib" / "coreBundle.js"
+    listed = re.search(r"disabledFeatures = \[(.*?)\]", bundle.read_text(encoding="utf-8"), re.DOTALL)
+    assert listed is not None
+    assert tuple(re.findall(r'^\s*"(\w+)"', listed[1], re.MULTILINE)) == PLAYWRIGHT_DISABLED

@@ -113,9 +113,22 @@ def test_given_another_content_when_parsed_then_the_digest_is_another(old: str, 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("[contract]", "[contract]\nowner = 1", "3:1: contract.owner: unknown key 'owner'; there are: name, build"),
+        (
+            "[contract]",
+            "[contract]\nowner = 1",
+            "3:1: contract.owner: unknown key 'owner'; there are: name, build, snapshots, retention, determinism",
+        ),
         ("[contract]", "[contract]\nbuilt = 1", "3:1: contract.built: unknown key 'built'; did you mean 'build'?"),
-        ("[contract]", "policy = 1\n[contract]", "2:1: policy: unknown key 'policy'; there are: contract, resources"),
+        (
+            "[contract]",
+            "policy = 1\n[contract]",
+            "2:1: policy: unknown key 'policy'; there are: contract, resources, masks",
+        ),
+        (
+            "[contract]",
+            "[contract]\ndeterminism = 'some'",
+            "3:1: contract.determinism: must be 'off', 'record' or 'strict', not 'some'",
+        ),
         ('name = "shop"', "", "2:2: contract.name: missing: a contract has a name"),
         ('"worlds.shop.build"', '"worlds/shop.py"', "4:1: contract.build: must be the name of a Python module, "
          "such as 'shop.build', not 'worlds/shop.py'"),
@@ -219,17 +232,17 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ('hosts = "a"', "5:1: resources.web.hosts: unknown key for adapter 'web' 'hosts'; did you mean 'host'?"),
-        ("host = 3", "5:1: resources.web.host: Expected `str`, got `int`"),
-        ('stores = { db = "x" }', "3:12: resources.web: Object missing required field `host`"),
-        ('host = "a"\nstores = { db = 1 }', "6:1: resources.web.stores: Expected `str`, got `int`"),
+        ('hosts = "a"', "5:1: resources.web.hosts: unknown key 'hosts' of adapter 'web'; did you mean 'host'?"),
+        ("host = 3", "5:1: resources.web.host: must be a string, not a whole number"),
+        ('stores = { db = "x" }', "3:12: resources.web.host: missing: the adapter needs it"),
+        ('host = "a"\nstores = { db = 1 }', "6:1: resources.web.stores: must be a string, not a whole number"),
         (
             'host = "a"\n[[resources.web.sites]]\npath = "p"\n[[resources.web.sites]]\npath = 1',
-            "9:1: resources.web.sites[1].path: Expected `str`, got `int`",
+            "9:1: resources.web.sites[1].path: must be a string, not a whole number",
         ),
         (
             'host = "a"\n[[resources.web.sites]]\npath = "p"\nport = 1',
-            "8:1: resources.web.sites[0].port: unknown key for adapter 'web' 'port'",
+            "8:1: resources.web.sites[0].port: unknown key 'port' of adapter 'web'",
         ),
     ],
 )
@@ -240,6 +253,17 @@ def test_given_an_option_that_the_adapter_refuses_when_converted_then_the_line_i
     with pytest.raises(ContractError) as caught:
         contract.convert("web", Options)
     assert str(caught.value) == f"shop.toml:{expected}"
+
+
+def test_given_several_wrong_options_when_converted_then_all_are_told() -> None:
+    text = '[contract]\nname = "a"\n[resources.web]\nadapter = "web"\nstores = 1\nport = 2\n'
+    with pytest.raises(ContractError) as caught:
+        parse_contract(text, "shop.toml").convert("web", Options)
+    assert [(problem.place.line, problem.place.key) for problem in caught.value.problems] == [
+        (3, "resources.web.host"),
+        (5, "resources.web.stores"),
+        (6, "resources.web.port"),
+    ]
 
 
 def test_given_good_options_when_converted_then_the_struct_has_them() -> None:

@@ -17,8 +17,11 @@ from typer.testing import CliRunner
 pytest.importorskip("oscar", reason="the demo's packages: pip install 'statefork[demo]'")
 
 from statefork.adapters.interfaces.cli import demo as command
-from statefork.adapters.interfaces.cli.faults import EXIT_CANNOT, exit_status, one_line
-from statefork.engine.errors import ContractError, MissingDependency, TransitionAborted
+from statefork.adapters.interfaces.cli import main
+from statefork.adapters.interfaces.cli.faults import EXIT_CANNOT, EXIT_INTERRUPTED, exit_status, one_line
+from statefork.engine.errors import MissingDependency, TransitionAborted
+from statefork.journal.errors import StateForeign
+from statefork.journal.store import check_ours
 from statefork.worlds.shop import demo as scenario
 from statefork.worlds.shop import show
 from statefork.worlds.shop.build import build
@@ -128,11 +131,37 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     show.refuse_foreign(tmp_path / "absent")
     show.refuse_foreign(tmp_path)
     (tmp_path / "thesis.tex").write_text("\\section{}")
-    with pytest.raises(ContractError, match="holds no earlier demo"):
+    with pytest.raises(StateForeign, match="holds no earlier demo"):
         show.refuse_foreign(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     (tmp_path / "worlds" / "shop-0123.partial").mkdir(parents=True)
     show.refuse_foreign(tmp_path)
+    with pytest.raises(StateForeign, match="holds no earlier demo of shop-postgres"):
+        show.refuse_foreign(tmp_path, "postgres")
+
+
+def test_a_directory_that_the_demo_began_is_its_own_and_nobody_elses(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    show.begin(state)
+    check_ours(state)  # the engine opens it
+    (state / "journal.sqlite3").touch()  # where it is cut short: the base is built elsewhere first
+    (state / "worlds").mkdir()
+    show.begin(state)
+    with pytest.raises(StateForeign, match="holds no earlier demo of shop-postgres"):
+        show.begin(state, "postgres")
+    (tmp_path / "file").touch()
+    show.begin(tmp_path / "file")  # for the opening to refuse
+
+
+def test_a_demo_that_is_interrupted_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_play", interrupted)
+    assert main.invoke(["demo"]) == EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "interrupted; run it again to go on\n"
 
 
 def run(*arguments: str) -> tuple[int, str]:

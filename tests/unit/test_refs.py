@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statefork.engine.capsule import Capsule, evolve
 from statefork.engine.errors import UnknownRef
-from statefork.engine.refs import Ref, check_env_name, moment_ref, parse_ref, resolve
+from statefork.engine.refs import Ref, check_env_name, moment_ref, nearest, parse_ref, resolve
 from statefork.journal.events import (
     ActionBegun,
     EnvironmentActivated,
@@ -187,7 +188,7 @@ def test_given_snapshots_when_resolved_by_actions_after_one_then_the_generation_
         UnknownRef, match=r"shop@1\+4: no generation.*The nearest generation is shop@4; this is 1 action before"
     ):
         resolve(parse_ref("shop@1+4"), world)
-    with pytest.raises(UnknownRef, match=r"that moment never was; the history meant ends after action 6, not 7"):
+    with pytest.raises(UnknownRef, match=r"the history meant ends after action 6, not 7"):
         resolve(parse_ref("shop@2+5"), world)
 
 
@@ -195,7 +196,7 @@ def test_given_a_restore_when_resolved_then_actions_after_a_generation_end_at_th
     world = told(Story("shop").act(2).snapshot().act(3).snapshot().restore(2).act(3).snapshot())
     assert resolve(parse_ref("shop@2+3"), world) == Moment(env="shop", generation=3)
     assert resolve(parse_ref("shop@4+3"), world) == Moment(env="shop", generation=5)
-    with pytest.raises(UnknownRef, match=r"never was"):
+    with pytest.raises(UnknownRef, match="the history meant ends"):
         resolve(parse_ref("shop@2+4"), world)
 
 
@@ -216,7 +217,7 @@ def test_given_a_fork_when_resolved_by_action_then_the_parents_generations_are_f
         UnknownRef, match=r"no generation was published.*nearest generation is child@1; this is 1 action after"
     ):
         resolve(parse_ref("child#5"), world)
-    with pytest.raises(UnknownRef, match=r"ends after action 5, not 9"):
+    with pytest.raises(UnknownRef, match=r"child has 5 actions. The last moment is child#5$"):
         resolve(parse_ref("child#9"), world)
 
 
@@ -242,3 +243,28 @@ def test_given_any_history_when_a_generation_resolves_then_it_stands_after_that_
         with contextlib.suppress(UnknownRef):
             found = resolve(Ref(env="shop", action=number), world)
             assert capsule.generations[found.generation].actions == number
+
+
+def test_given_a_number_behind_the_last_action_when_resolved_then_resets_are_spoken_of_only_where_there_were_some() -> (
+    None
+):
+    with pytest.raises(UnknownRef, match=r"shop#9: shop has 1 action. The last moment is shop#1$"):
+        resolve(parse_ref("shop#9"), told(Story("shop").act(1)))
+    with pytest.raises(UnknownRef, match=r"shop has no actions. The last moment is shop#0$"):
+        resolve(parse_ref("shop#9"), told(Story("shop")))
+    world = told(Story("shop").act(2).snapshot().act(3).snapshot().restore(2))
+    with pytest.raises(UnknownRef, match=r"has 2 actions. The last moment is shop#2. What .* left .* as in shop@1\+5"):
+        resolve(parse_ref("shop#5"), world)
+
+
+def test_given_copies_in_an_environment_that_helped_when_resolved_then_what_they_are_copies_of_answers() -> None:
+    shop = Story("shop").act(1).snapshot().act(1)
+    helper = Story("shop-d1", parent=Moment(env="shop", generation=2), actions=1).act(1).snapshot()
+    assert helper.capsule is not None
+    helper.capsule = msgspec.structs.replace(helper.capsule, helps="making shop#2")
+    child = Story("child", parent=Moment(env="shop-d1", generation=2), actions=2).act(1)
+    world = told(shop, helper, child)
+    assert resolve(parse_ref("child#1"), world) == Moment(env="shop", generation=2)
+    assert resolve(parse_ref("child#2"), world) == Moment(env="child", generation=1)
+    late = Story("late", parent=Moment(env="shop-d1", generation=1), actions=1).act(2)
+    assert nearest(parse_ref("late#2"), told(shop, helper, late)).moment == Moment(env="late", generation=1)

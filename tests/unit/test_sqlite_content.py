@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from statefork.adapters.resources.sqlite.content import changes, content_digest
+from statefork.engine.masks import Column
 from statefork.engine.ports import Change
 
 SCHEMA = """
@@ -110,3 +111,34 @@ def test_text_that_is_no_unicode_and_odd_names(tmp_path: Path) -> None:
     three = database(tmp_path / "c", """INSERT INTO "a ""b" VALUES (1, 'plain')""", schema=schema)
     found: dict[str, Change] = {change.name: change for change in changes(one, three)}
     assert found['a "b[1]'].before == {"select": {"text_hex": "ff", "bytes": 1}}
+
+
+@pytest.mark.parametrize(
+    ("statement", "columns", "same"),
+    [
+        ("UPDATE product SET price = 5", ("product.price",), True),
+        ("UPDATE product SET price = NULL WHERE id = 2", ("Product.PRICE",), True),  # as SQL reads names
+        ("UPDATE product SET price = 5", ("product.title", "stock.price", "visit.at"), False),
+        ("UPDATE product SET price = 5, title = 'x'", ("product.price",), False),
+        ("UPDATE product SET price = 5, title = 'x'", ("product.price", "product.title"), True),
+        ("INSERT INTO product (id) VALUES (9)", ("product.id", "product.price", "product.title"), False),
+        ("UPDATE product SET id = 10 - id", ("product.id",), True),  # in another order of the key
+        ("UPDATE product SET id = 10 - id, title = title || id", ("product.id",), False),
+        ("UPDATE stock SET place = 'east' WHERE place = 'north'", ("stock.place",), True),
+        ("UPDATE stock SET place = 'east', number = 1 WHERE place = 'north'", ("stock.place",), False),
+        ("UPDATE visit SET at = at + 7", ("visit.at",), True),
+        ("UPDATE visit SET at = at + 7, path = '/x' WHERE at = 2", ("visit.at",), False),
+        ("UPDATE visit SET at = 9, path = 'x'", ("visit.at", "visit.path"), True),  # but how many there are
+        ("DELETE FROM visit WHERE at = 2", ("visit.at", "visit.path"), False),
+        ("ALTER TABLE visit DROP COLUMN at", ("visit.at",), False),
+    ],
+)
+def test_columns_that_are_left_out_hide_nothing_else(
+    tmp_path: Path, statement: str, columns: tuple[str, ...], same: bool
+) -> None:
+    before, after = database(tmp_path / "a"), database(tmp_path / "b", statement)
+    without = frozenset(Column(*column.split(".")) for column in columns)
+    one, other = (content_digest(path, without=without) for path in (before, after))
+    assert (one == other) is same
+    assert content_digest(before) != content_digest(after)
+    assert content_digest(before, without=frozenset({Column("nothing", "there")})) == content_digest(before)

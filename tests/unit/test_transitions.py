@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from statefork.engine.capsule import Capsule, World, evolve
+from statefork.engine.capsule import Capsule, evolve
 from statefork.engine.commands import Abort, Activate, Begin, Command, Found, NoteFork, Park, Publish, Recover, Retire
+from statefork.engine.decisions import decide
 from statefork.engine.errors import (
     EnvironmentExists,
     EnvironmentFrozen,
@@ -18,7 +19,8 @@ from statefork.engine.errors import (
     UnknownEnvironment,
     UnknownRef,
 )
-from statefork.engine.transitions import TABLE, Phase, decide, diagram, step, tag
+from statefork.engine.transitions import TABLE, Phase, diagram, step, tag
+from statefork.engine.world import World
 from statefork.journal import events as happened
 from statefork.journal.events import ActionBegun, ActionEnded, Event, GenerationPublished, TransitionBegun
 from statefork.journal.values import Component, Held, Moment, Sealed

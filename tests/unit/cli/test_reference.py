@@ -18,7 +18,7 @@ from statefork.adapters.interfaces.cli.faults import (
     one_line,
 )
 from statefork.adapters.interfaces.cli.main import VERBS, invoke
-from statefork.adapters.interfaces.cli.sentences import sentence
+from statefork.adapters.interfaces.cli.sentences import by_number, sentence
 from statefork.adapters.interfaces.control.protocol import error_from, error_object
 from statefork.engine.errors import ActionFailed, ActionTimeout, DrainTimeout, UnknownRef
 from statefork.journal.codec import Codec
@@ -35,13 +35,25 @@ def test_every_verb_is_documented() -> None:
     assert all(f"## statefork {verb}\n" in reference.cli_page() for verb in VERBS)
 
 
+def test_names_are_sorted_as_people_count() -> None:
+    names = ["a-f10", "b", "a-f2", "9", "a", "10"]
+    assert sorted(names, key=by_number) == ["9", "10", "a", "a-f2", "a-f10", "b"]
+
+
+def test_choices_and_defaults_in_words_are_documented() -> None:
+    page = reference.cli_page()
+    assert "| `--database` `sqlite` or `postgres` |" in page
+    assert "| `--fs` `xfs` or `btrfs` |" in page
+    assert "| 8G, or a quarter of what is free; with --sparse all that is free |" in page
+
+
 def test_every_error_is_documented() -> None:
     assert (PAGES / "errors.md").read_text(encoding="utf-8") == reference.errors_page(), MAKE
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke([verb, "--help"]) == 0
+    assert invoke([*verb.split(), "--help"]) == 0
     told = capsys.readouterr().out
     assert "Examples:" in told
     assert f"statefork {verb}" in told

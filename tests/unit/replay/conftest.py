@@ -38,6 +38,11 @@ def story() -> Story:
     told.ended("d", outcome="unknown")
     told.fail("d", "reset", ("d", 1))
     told.act("d")
+    told.snapshot("c")
+    told.act("c")
+    told.snapshot("c")
+    told.marked("c", 3, "here")
+    told.pruned("c", (2, 1, 1))
     return told
 
 

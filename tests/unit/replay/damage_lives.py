@@ -63,11 +63,11 @@ def serves_while_parked(told: Told) -> Event:
     )
 
 
-@breaks("I8", "an evaluation (lease 9) was served by c, of which nothing is bound")
+@breaks("I8", "an evaluation (lease 90) was served by c, of which nothing is bound")
 def judges_before_it_is_bound(told: Told) -> Event:
     opened = told.one("recovery.finished", run="run-3")
     judged = told.one("evaluation.recorded", "a")
-    return told.again(judged, after=opened, stream="act/c", env="c", generation=2, epoch=2, lease=9, after_action=0)
+    return told.again(judged, after=opened, stream="act/c", env="c", generation=2, epoch=2, lease=90, after_action=0)
 
 
 # --- I9: nothing of an aborted transition is used, what was revoked is unknown ----------------------------------------

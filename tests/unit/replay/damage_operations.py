@@ -1,4 +1,4 @@
-"""Damages to who did what, and when: I1, I2, I3, I7."""
+"""Damages to who did what, and when: I1, I2, I3, I7; and to what pages asked of hosts outside."""
 
 from __future__ import annotations
 
@@ -195,8 +195,38 @@ def refusal_that_is_none(told: Told) -> Event:
 @breaks("I7", "action 3 of a was accepted on activation 4; it is parked")
 def acts_while_parked(told: Told) -> Event:
     """The engine was opened again, and nobody has bound it since."""
-    last, place = told.one("action.ended", "c", nth=-1), {"number": 3, "generation": 6, "lease": 3}
+    last, place = told.one("action.ended", "c", nth=-1), {"number": 3, "generation": 6, "lease": 90}
     ended = told.again(told.one("action.ended", "a", nth=-1), after=last, stream="act/a", **place)
     begun = told.again(told.one("action.begun", "a", nth=-1), after=last, stream="act/a", **place)
     assert told.position(begun) < told.position(ended)
     return begun
+
+
+# --- what pages asked of hosts outside -------------------------------------------------------------------------------
+
+
+def asked(told: Told, **changed: Any) -> Event:
+    """An exchange that is as it should be, after the first input of a, and what is wrong with it."""
+    given = told.one("input.recorded", "a")
+    fields = {"type": "exchange.recorded/1", "activation": 2, "asked": 1, "cause": "", "url": "https://cdn.example/"}
+    return told.again(given, after=given, **{**fields, **changed})
+
+
+@breaks("I1", "the request https://cdn.example/ of a is of generation 2, while 1 is published")
+def asks_for_a_generation_to_come(told: Told) -> Event:
+    return asked(told, generation=2)
+
+
+@breaks("I1", "a page of a@4 asked https://cdn.example/, while 1 is published")
+def asks_for_a_page_of_a_generation_that_is_far(told: Told) -> Event:
+    return asked(told, generation=4, cause="binding")
+
+
+@breaks("I7", "an exchange of a with epoch 9 was accepted, while its epoch is 1")
+def asks_for_another_epoch(told: Told) -> Event:
+    return asked(told, epoch=9)
+
+
+@breaks("I12", "POST https://cdn.example/, asked of a host outside, tells its cookie")
+def asks_with_a_cookie_that_is_kept(told: Told) -> Event:
+    return asked(told, headers={"cookie": "session=1"})

@@ -189,6 +189,18 @@ class Story(Told):
         """Unbind."""
         return self.control(env, "environment.parked/1", generation=self.heads[env]["generation"])
 
+    def marked(self, env: str, generation: int, mark: str) -> dict[str, Any]:
+        """A generation gets a mark."""
+        return self.control(env, "generation.marked/1", generation=generation, mark=mark)
+
+    def pruned(self, env: str, *gone: tuple[int, int, int], retention: str = "last 1") -> dict[str, Any]:
+        """Generations go: each with the nearest of the environment that stays, and how many actions lead from there."""
+        pruned = [
+            {"generation": number, "nearest": moment((env, nearest)), "actions": actions}
+            for number, nearest, actions in gone
+        ]
+        return self.control(env, "generations.pruned/1", retention=retention, pruned=pruned)
+
     def retire(self, env: str) -> dict[str, Any]:
         """The end."""
         return self.control(env, "environment.retired/1", generation=self.heads[env]["generation"])

@@ -6,6 +6,8 @@ import copy
 import json
 from typing import Any
 
+import pytest
+
 from statefork.replay.audit.report import EXIT_CLEAN, EXIT_UNREADABLE, EXIT_VIOLATIONS, FINDINGS_MAX
 from statefork.replay.audit.rows import Row
 from statefork.replay.audit.run import Audit
@@ -48,11 +50,38 @@ def test_an_event_of_a_newer_version_is_unreadable_and_no_violation(story: Any) 
     assert report.exit_code == EXIT_UNREADABLE
 
 
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("generation.published", "generation"),
+        ("generation.published", "actions"),
+        ("generation.marked", "generation"),
+        ("action.begun", "lease"),
+        ("generation.published", "source"),
+    ],
+)
+@pytest.mark.parametrize("number", [1 << 70, -(1 << 70)])
+def test_a_number_beyond_all_numbers_is_unreadable(story: Any, kind: str, field: str, number: int) -> None:
+    event = story.one(kind)
+    event[field] = {"env": "a", "generation": number} if field == "source" else number
+    report = story.audit()
+    assert any(f"no usable {'moment' if field == 'source' else 'field'} {field!r}" in one for one in report.unreadable)
+    assert not report.clean
+
+
 def test_a_missing_field_is_unreadable_and_no_violation(story: Any) -> None:
     del story.refused("a", epoch=1, detail="epoch 1")["status"]
     report = story.audit()
     assert report.exit_code == EXIT_UNREADABLE
     assert "'status'" in report.unreadable[0]
+
+
+@pytest.mark.parametrize("how", [{"nearest": None}, {"generation": [2]}, {"generation": 1 << 70}, {"actions": "one"}])
+def test_what_went_in_no_usable_form_is_unreadable(story: Any, how: dict[str, Any]) -> None:
+    story.find("generations.pruned/1")["pruned"][0].update(how)
+    report = story.audit()
+    assert report.exit_code == EXIT_UNREADABLE, list(report.lines())
+    assert "no usable list 'pruned'" in report.unreadable[0]
 
 
 def test_a_component_named_twice_in_one_manifest_is_found(story: Any) -> None:

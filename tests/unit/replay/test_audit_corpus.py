@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from statefork.replay.audit.run import CHECKERS
-from tests.unit.replay import damage_lives, damage_manifests, damage_operations
+from tests.unit.replay import damage_lives, damage_manifests, damage_operations, damage_retention
 from tests.unit.replay.damage import CORPUS, Damage
 from tests.unit.replay.told import Told
 from tests.unit.replay.true_journal import true_events
@@ -15,6 +15,7 @@ from tests.unit.replay.true_journal import true_events
 assert damage_lives
 assert damage_manifests
 assert damage_operations
+assert damage_retention
 
 RULES = [f"I{number}" for number in range(1, 13)]
 EACH_MIN = 6

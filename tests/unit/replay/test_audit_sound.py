@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from statefork.adapters.resources.memory import Call
 from statefork.engine.errors import ResourceFailed
 from statefork.engine.kernel import EvaluationContext, Kernel
+from statefork.engine.retention import Retention
 from statefork.journal.errors import StateforkError
 from statefork.journal.log import Recorded
 from statefork.journal.memory import MemoryDisk, open_memory_journal
@@ -27,7 +28,8 @@ from tests.unit.replay.told import Told
 ENVS = ("a", "b", "c")
 OPERATIONS = (
     "create", "act", "act", "fail", "wait", "snapshot", "reset", "restore", "fork", "clone", "park", "activate",
-    "retire", "evaluate", "input", "request", "late request", "collect", "recover", "break", "mend", "crash",
+    "retire", "evaluate", "input", "request", "late request", "collect", "recover", "mark", "prune", "break", "mend",
+    "crash",
 )  # fmt: skip
 steps = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(ENVS), st.integers(1, 4)), max_size=30)
 
@@ -123,6 +125,10 @@ class Run:
             "late request": late_request,
             "collect": kernel.collect,
             "recover": lambda: kernel.recover(env),
+            "mark": lambda: kernel.upkeep.mark(at(), "here" if number % 2 else ""),
+            "prune": lambda: kernel.upkeep.prune(
+                env, Retention(forked=True) if number == 1 else Retention(last=number)
+            ),
             "break": lambda: meddle(1),
             "mend": lambda: meddle(0),
         }

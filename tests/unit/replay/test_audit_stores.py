@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from statefork.journal.store import open_state
 from statefork.replay.audit import Report, journal_length
-from statefork.replay.auditing import audit
+from statefork.replay.auditing import audit, follow
 from tests.unit.replay.true_state import edit
 
 
@@ -37,6 +39,21 @@ def test_it_can_be_audited_while_an_engine_runs(template: Path, tmp_path: Path) 
             assert audit(state).clean
 
     anyio.run(both, backend="trio")
+
+
+def test_an_audit_that_is_broken_off_lets_go_of_the_journal(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+
+    def stop(position: int) -> None:
+        raise InterruptedError(position)
+
+    with pytest.raises(InterruptedError):
+        audit(state, progress=stop)
+    with pytest.raises(InterruptedError):
+        follow(state, told=print, idle=lambda: False, looked=lambda position, _: stop(position) is None)
+    gc.collect()
+    assert ignored == []
 
 
 def test_no_journal_is_unreadable(tmp_path: Path) -> None:

@@ -129,6 +129,25 @@ def test_layers_without_sums_are_told_and_not_judged(state: Path) -> None:
     assert "1 sealed layers have no sums (or not yet): their bytes were not compared" in report.notes
 
 
+def test_versions_on_a_database_server_are_told_and_not_counted_as_summed(state: Path) -> None:
+    looked_at = {checked.rule: checked.looked_at for checked in audit(state, world=True).checked}
+    layers = sorted(state.glob("resources/db/layers/a-e1-*"))
+    for layer in layers:
+        (layer / "db.sqlite3").unlink()
+        (layer / "database").write_text("sf_0123_v4567\n")
+        digest = hashlib.sha256(b"sf_0123_v4567\n").hexdigest()
+        (layer / "sums.json").write_text(json.dumps({"database": digest}))
+    report = audit(state, world=True)
+    assert f"{len(layers)} versions of db on a database server: that they are on record was looked at" in " ".join(
+        report.notes
+    )
+    looked = {checked.rule: checked.looked_at for checked in report.checked}
+    rule = "sealed bytes are what was sealed"
+    assert looked[rule] == looked_at[rule] - len(layers)
+    (layers[0] / "database").write_text("sf_0123_v7654\n")
+    assert "was changed" in told(audit(state, world=True))[-1]
+
+
 def test_without_world_nobody_reads_what_was_sealed(state: Path) -> None:
     flip_a_page(state)
     assert audit(state).clean

@@ -142,7 +142,7 @@ def test_what_was_seen_stands_beside_each_step_and_not_in_it(shop: Any) -> None:
     [
         ("nobody", {}, "no environment nobody"),
         ("shop", {"generation": 9}, "no generation 9"),
-        ("shop", {"actions": 9}, "has 2 actions, not 9"),
+        ("shop", {"actions": 9}, "shop has 2 actions. The last moment is shop#2"),
     ],
 )
 def test_a_moment_that_never_was_is_an_error_that_says_so(shop: Any, env: str, at: dict[str, int], told: str) -> None:

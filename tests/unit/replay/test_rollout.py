@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from statefork.adapters.resources.memory import Call
+from statefork.engine.errors import UnknownRef
 from statefork.engine.kernel import Kernel
+from statefork.engine.refs import parse_ref
 from statefork.journal.blobs import MemoryBlobs
 from statefork.journal.events import InputRecorded, ReplayVerdict, activity_stream
 from statefork.journal.values import Json, Moment
@@ -18,7 +21,23 @@ pytestmark = pytest.mark.anyio
 async def replay(house: House, kernel: Kernel, env: str, *, keep: bool = False) -> RolloutResult:
     """Re-execute what led to the environment's present."""
     assert house.journal is not None
-    return await rollout(kernel, house.journal, MemoryBlobs(), env, keep=keep)
+    return await rollout(kernel, house.journal, MemoryBlobs(), parse_ref(env), keep=keep)
+
+
+async def test_several_replays_at_once_have_names_of_their_own(house: House) -> None:
+    async with house.open() as kernel:
+        await kernel.create("a")
+        await do(kernel, "a", "put", "k", value=1)
+        found: list[RolloutResult] = []
+
+        async def one() -> None:
+            found.append(await replay(house, kernel, "a"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(one)
+        assert {result.child for result in found} == {"a-r1", "a-r2", "a-r3"}
+        assert all(result.exact for result in found)
 
 
 async def do(kernel: Kernel, env: str, kind: str, key: str, **more: Json) -> None:
@@ -35,7 +54,7 @@ async def test_an_untouched_environment_is_exact(house: House) -> None:
     async with house.open() as kernel:
         await kernel.create("a")
         result = await replay(house, kernel, "a")
-    assert (result.verdict, result.actions, result.compared) == ("exact-observed", 0, 0)
+    assert (result.verdict, result.actions, result.compared) == ("exact-state", 0, 0)
 
 
 async def test_every_observation_is_reproduced_on_a_fresh_fork_of_the_origin(house: House) -> None:
@@ -198,3 +217,35 @@ async def test_the_origin_may_be_retired(house: House) -> None:
         await kernel.fork("a", ("b",))
         await kernel.retire("a")
         assert (await replay(house, kernel, "b")).exact
+
+
+async def test_what_is_held_is_compared_where_it_was_kept(house: House) -> None:
+    async with house.open() as kernel:
+        await kernel.create("a")
+        for key in ("one", "two"):
+            await put(kernel, "a", key, 1)
+        await kernel.snapshot("a")
+        await put(kernel, "a", "three", 1)
+        assert house.journal is not None
+        to_two = await rollout(kernel, house.journal, MemoryBlobs(), parse_ref("a@2"))
+        assert (to_two.verdict, to_two.states) == ("exact-state", {"db": True, "media": True, "page": True})
+        without = await rollout(kernel, house.journal, MemoryBlobs(), parse_ref("a@2"), states=False)
+        assert (without.verdict, without.states) == ("exact-observed", {})
+        rest = await rollout(kernel, house.journal, MemoryBlobs(), parse_ref("a"), start=parse_ref("a#2"))
+        assert (rest.source, rest.actions, rest.verdict) == (Moment(env="a", generation=2), 1, "exact-observed")
+        with pytest.raises(UnknownRef, match="a@2 does not lie on the way to a#1"):
+            await rollout(kernel, house.journal, MemoryBlobs(), parse_ref("a#1"), start=parse_ref("a@2"))
+
+
+async def test_what_is_held_may_differ_though_all_looks_alike(house: House) -> None:
+    async def meddle(call: Call) -> None:
+        if (call.resource, call.method, call.when, call.env) == ("db", "act", "before", "a-r1"):
+            house.world.write(kernel.branches("a-r1")["media"].id, "hidden", "word")
+
+    async with house.open(hook=meddle) as kernel:
+        await kernel.create("a")
+        await put(kernel, "a", "one", 1)
+        await kernel.snapshot("a")
+        result = await replay(house, kernel, "a")
+        assert result.verdict == "exact-observed"
+        assert result.states == {"db": True, "media": False, "page": True}

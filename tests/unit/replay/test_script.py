@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from statefork.journal.blobs import MemoryBlobs
-from statefork.journal.values import Binding, Identity, Observation
+from statefork.journal.values import Binding, Conditions, Identity, Observation
 from statefork.replay.lineage import Act, Given, Witnessed
-from statefork.replay.rollout import EngineStage, script_of
 from statefork.replay.script import Do, Executor, Give, Played, Script, Skip
+from statefork.replay.stage import EngineStage, script_of
 
 pytestmark = pytest.mark.anyio
 
@@ -24,6 +24,11 @@ class Doors:
     def __init__(self, **sites: str) -> None:
         self.sites = sites
         self.activated: list[str] = []
+        self.conditioning = self
+        self.given: list[tuple[str, Conditions | None]] = []
+
+    def give(self, env: str, conditions: Conditions | None) -> None:
+        self.given.append((env, conditions))
 
     async def activate(self, env: str) -> None:
         self.activated.append(env)
@@ -89,6 +94,7 @@ async def test_an_input_is_given_through_the_private_door_as_it_came() -> None:
         url="http://shop.example/basket?add=tea",
         headers={"content-type": "text/plain", "Connection": "close", "Host": "shop.example", "Content-Length": "99"},
         body=b"tea",
+        conditions=Conditions(seed="ab", now=5.0),
     )
     played = await stage(doors, received).give(give)
     assert (played.outcome, played.status) == ("ok", 201)
@@ -98,6 +104,7 @@ async def test_an_input_is_given_through_the_private_door_as_it_came() -> None:
     assert request.headers["content-length"] == "3"
     assert request.headers["host"] == "127.0.0.1:5000"
     assert doors.activated == ["child"]
+    assert doors.conditioning.given == [("child", give.conditions)]
 
 
 async def test_an_input_for_a_host_without_a_door_is_skipped() -> None:
@@ -112,7 +119,7 @@ async def test_an_executor_goes_on_only_when_it_is_told_to() -> None:
     class Note:
         done: typing.ClassVar[list[object]] = []
 
-        async def act(self, action: Mapping[str, object]) -> Played:
+        async def act(self, action: Mapping[str, object], conditions: object = None) -> Played:
             self.done.append(action)
             return Played(outcome="ok")
 

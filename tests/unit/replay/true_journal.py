@@ -2,6 +2,7 @@
 
 a   acts, is given input, snapshotted, judged, restored, refused a late request, parked and bound again; crashes
 b   forked from a@2, acts, retired            c   cloned from a@2, acts
+g   five snapshots, one after an opaque action; @3 is marked, h forked from @2; then @2 and @4 go, and @3 is restored
 d   acts, snapshotted over a revoked action, then a reset of it fails          e   is never founded
 """
 
@@ -18,6 +19,7 @@ import pytest
 from statefork.adapters.resources.memory import Call
 from statefork.engine.errors import LeaseRevoked, ResourceFailed, TransitionAborted
 from statefork.engine.kernel import EvaluationContext, Kernel
+from statefork.engine.retention import Retention
 from statefork.journal.codec import Codec
 from statefork.journal.errors import StateforkError
 from statefork.journal.log import Recorded
@@ -54,6 +56,7 @@ async def _lives() -> list[Recorded]:
         await put(kernel, "a", "k", 9)
         await kernel.snapshot("a")
     async with crashed.open() as kernel:
+        await _tidied(kernel)
         await put(kernel, "c", "k", 9)
         return await crashed.recorded()
 
@@ -98,6 +101,24 @@ async def _troubles(house: House, kernel: Kernel) -> None:
     with _failing(house, "e"):
         with pytest.raises(TransitionAborted):
             await kernel.create("e")
+
+
+async def _tidied(kernel: Kernel) -> None:
+    await kernel.create("g")
+    for number in range(2, 5):
+        await put(kernel, "g", "k", number)
+        await kernel.snapshot("g")
+    async with kernel.raw("g"):
+        pass
+    await put(kernel, "g", "k", 5)
+    await kernel.snapshot("g")
+    await put(kernel, "g", "k", 6)
+    await kernel.snapshot("g")
+    await kernel.upkeep.mark(Moment(env="g", generation=3), "in the middle")
+    (child,) = await kernel.fork(Moment(env="g", generation=2), ["h"])
+    assert child.error is None
+    assert [one.generation for one in await kernel.upkeep.prune("g", Retention(last=1))] == [2, 4]
+    await kernel.restore("g", Moment(env="g", generation=3))
 
 
 async def _judge(seen: EvaluationContext) -> float:

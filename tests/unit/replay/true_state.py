@@ -50,6 +50,7 @@ async def live(state: Path) -> None:
         await kernel.fork(Moment(env="a", generation=3), ("b", "c"))
         await kernel.reset("b")
         await kernel.retire("c")
+        await kernel.upkeep.mark(Moment(env="a", generation=2), "here")
 
 
 def write(tree: str, number: int) -> None:

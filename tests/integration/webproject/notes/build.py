@@ -22,8 +22,9 @@ def main():
 
     Site.objects.update(name="base")
     Note.objects.create(title="first", body="hello")
-    with connection.cursor() as cursor:
-        cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
 
 

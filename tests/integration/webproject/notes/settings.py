@@ -1,4 +1,7 @@
-"""Plain settings. ``NOTES_BASE`` is where the tests build the base; on the shared server it is not set."""
+"""Plain settings. ``NOTES_BASE`` is where the tests build the base; on the shared server it is not set.
+
+With ``NOTES_DATABASE=postgresql`` the rows are in a PostgreSQL database; libpq's variables say where it is built.
+"""
 
 import os
 from pathlib import Path
@@ -31,6 +34,15 @@ DATABASES = {
         "OPTIONS": {"timeout": 20, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"},
     }
 }
+if os.environ.get("NOTES_DATABASE") == "postgresql":
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": os.environ.get("PGDATABASE", "notes_are_nowhere"),
+            "CONN_MAX_AGE": 600,
+            "CONN_HEALTH_CHECKS": True,
+        }
+    }
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 MEDIA_ROOT = str(BASE / "media")
 MEDIA_URL = "/media/"

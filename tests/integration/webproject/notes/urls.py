@@ -29,5 +29,6 @@ urlpatterns = [
     path("unbound/", views.unbound),
     path("transaction/", views.transaction),
     path("echo/", views.echo),
+    path("dice/", views.dice),
     path("scan/", scan),
 ]

@@ -4,7 +4,10 @@ Where a view must wait, it waits for a line from a named pipe, so that the tests
 """
 
 import contextvars
+import random
+import secrets
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from django.core.files.storage import default_storage
 from django.db import IntegrityError
 from django.db import transaction as db_transaction
 from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
+from django.utils import timezone
 from haystack.query import SearchQuerySet
 
 from notes.models import Note
@@ -174,3 +178,13 @@ def transaction(request):
 def echo(request):
     """What reached the application of the request."""
     return JsonResponse({key: str(value) for key, value in request.META.items() if key.isupper()})
+
+
+def dice(request):
+    """What the server draws and what time it has there; what is posted is kept under a name that it has drawn."""
+    drawn = f"{random.random()} {secrets.token_hex(4)} {timezone.now():%Y-%m-%dT%H}"
+    if request.method == "POST":
+        note = Note.objects.create(title=f"{uuid.uuid4()} {request.POST['title']}", body=drawn)
+        return HttpResponse(f"{note.title} {drawn}")
+    page = Path(__file__).parent / "pages" / "dice.html"
+    return HttpResponse(page.read_text().replace("SERVER", drawn))
