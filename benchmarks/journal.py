@@ -1,6 +1,6 @@
 """What the journal costs: durable appends by 1, 8 and 64 appenders, riders, reading with its checks, and the fold.
 
-    ./dev bench journal [--rounds N] [--no-peer] [--json]
+    ./dev bench journal [--rounds N] [--no-peer] [--postgres ADDRESS] [--json]
 
 In each round everything is measured once, one after the other, on fresh files beside the present directory, and the
 ratios are of that round; what is reported are the medians of all rounds. ``bare`` is ``executemany`` on the same tables
@@ -13,6 +13,9 @@ and hashes them; ``rebuild`` is the journal's own read with all its checks and t
 ``fsyncs`` are counted by strace in a run of their own with ``fsyncs_appends`` appends, opening and closing included;
 where there is no strace they are the group commits, each of which waits for the disk once. ``disk_fsyncs_per_s`` is
 what the disk itself gives to somebody who writes 4 KiB and waits, over and over.
+
+With ``--postgres`` the appends are also measured on a journal in that database, in a schema of its own that is dropped:
+``postgres_appenders_N``; and ``postgres_engines_2``, two journals open on it with 32 appenders each.
 """
 
 from __future__ import annotations
@@ -27,17 +30,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import _journal_peers as peers
 import anyio
 import psutil
 from _machine import machine
 
-from statefork.engine.capsule import World
+from statefork.engine.world import World
 from statefork.journal.codec import Codec
 from statefork.journal.events import ActionBegun, ActionEnded, EnvironmentCreated, Event
 from statefork.journal.log import Append
+from statefork.journal.postgres import open_postgres_journal
 from statefork.journal.sqlite import open_sqlite_journal
 from statefork.journal.values import Moment, Observation
 
@@ -64,22 +71,27 @@ def median(values: Iterable[float], digits: int) -> float:
     return round(statistics.median(values), digits)
 
 
-async def append_many(path: Path, appenders: int, appends: int) -> Row:
+def opened(place: Path | str) -> AbstractAsyncContextManager[Any]:
+    """A journal in a file, or at an address, where others may write as well."""
+    return open_sqlite_journal(place) if isinstance(place, Path) else open_postgres_journal(place, whole=False)
+
+
+async def append_many(place: Path | str, appenders: int, appends: int, name: str = "act") -> Row:
     """Concurrent durable appends, each of one event to a stream of its own."""
     latencies: list[float] = []
-    async with open_sqlite_journal(path) as journal:
+    async with opened(place) as journal:
         before = journal.stats.commits
         start = time.perf_counter()
 
-        async def appender(name: int) -> None:
+        async def appender(number: int) -> None:
             for _ in range(appends // appenders):
                 began = time.perf_counter()
-                await journal.append(Append(f"act/{name}", (event(1),)))
+                await journal.append(Append(f"{name}/{number}", (event(1),)))
                 latencies.append(time.perf_counter() - began)
 
         async with anyio.create_task_group() as group:
-            for name in range(appenders):
-                group.start_soon(appender, name)
+            for number in range(appenders):
+                group.start_soon(appender, number)
         elapsed = time.perf_counter() - start
         commits = journal.stats.commits - before
     latencies.sort()
@@ -205,7 +217,34 @@ def one_round(folder: Path, python: Path | None) -> Row:
     return found
 
 
-def measure(rounds: int, *, with_peer: bool) -> dict[str, object]:
+def postgres_round(address: str) -> Row:
+    """Appends to a journal in a database, by one engine and by two."""
+    import psycopg
+
+    found: Row = {}
+    for count, appenders in ((1, 1), (1, 8), (1, 64), (2, 64)):
+        schema = f"bench_{os.getpid()}_{count}_{appenders}"
+        place = f"{address}{'&' if '?' in address else '?'}schema={schema}"
+        if count == 1:
+            row = anyio.run(append_many, place, appenders, APPENDS[appenders], backend="trio")
+            found |= {f"postgres_appenders_{appenders}_{key}": value for key, value in row.items()}
+        else:
+            anyio.run(append_many, place, 1, 1, backend="trio")  # makes the journal
+            engines = [(str(number), place, appenders // count, APPENDS[appenders] // count) for number in range(count)]
+            with ProcessPoolExecutor(count) as pool:
+                rates = [row["appends_per_s"] for row in pool.map(_engine, engines)]
+            found[f"postgres_engines_{count}_appends_per_s"] = sum(rates)
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+    return found
+
+
+def _engine(told: tuple[str, str, int, int]) -> Row:
+    name, place, appenders, appends = told
+    return anyio.run(append_many, place, appenders, appends, name, backend="trio")
+
+
+def measure(rounds: int, *, with_peer: bool, postgres: str | None) -> dict[str, object]:
     """All of it, in a temporary directory beside the present one, so that it is on a real disk."""
     results: dict[str, object] = {"machine": machine(), "rounds": rounds, "load_1min_before": psutil.getloadavg()[0]}
     with tempfile.TemporaryDirectory(prefix=".bench-journal-", dir=Path.cwd()) as name:
@@ -216,6 +255,8 @@ def measure(rounds: int, *, with_peer: bool) -> dict[str, object]:
         for number in range(rounds):
             (folder / str(number)).mkdir()
             found.append(one_round(folder / str(number), python if isinstance(python, Path) else None))
+            if postgres is not None:
+                found[-1] |= postgres_round(postgres)
             shutil.rmtree(folder / str(number))
         results |= {key: median((row[key] for row in found), 1 if key.endswith("_s") else 3) for key in found[0]}
         for appenders in APPENDERS:
@@ -232,6 +273,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured (%(default)s)")
     parser.add_argument("--no-peer", action="store_true", help="don't install and measure the package eventsourcing")
+    parser.add_argument("--postgres", metavar="ADDRESS", help="measure a journal in this database, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--traced", nargs=2, metavar=("APPENDERS", "PATH"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -239,7 +281,7 @@ def main() -> None:
         appenders, path = options.traced
         anyio.run(append_many, Path(path) / "journal.sqlite3", int(appenders), TRACED_APPENDS, backend="trio")
         return
-    results = measure(options.rounds, with_peer=not options.no_peer)
+    results = measure(options.rounds, with_peer=not options.no_peer, postgres=options.postgres)
     if options.json:
         print(json.dumps(results))
         return

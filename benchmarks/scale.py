@@ -32,12 +32,12 @@ import psutil
 from _machine import machine
 
 from statefork.adapters.interfaces.registry import make_resources
-from statefork.engine.capsule import World
 from statefork.engine.commands import Activate, Begin, Park, Publish
 from statefork.engine.contract import parse_contract
 from statefork.engine.kernel import Kernel, Settings, open_kernel
 from statefork.engine.memory import process_pss
 from statefork.engine.ports import Services
+from statefork.engine.world import World
 from statefork.journal.codec import GENESIS, Codec, link
 from statefork.journal.events import ActionBegun, ActionEnded
 from statefork.journal.reading import open_sqlite_reader
@@ -86,7 +86,8 @@ async def opened(state: Path, **settings: Any) -> AsyncIterator[tuple[Kernel, Sq
     if not bases.exists():
         make_bases(bases)
     contract = parse_contract(CONTRACT, "scale.toml")
-    async with open_state(state, write=True) as (path, journal, blobs):
+    async with open_state(state, write=True) as opened_state:
+        path, journal, blobs = opened_state.path, opened_state.journal, opened_state.blobs
         services = Services(state=path, journal=journal.id, blobs=blobs, base_dir=bases)
         async with open_kernel(
             journal=journal,
