@@ -7,7 +7,7 @@ nothing exists in the world that the journal does not reach.
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -168,6 +168,12 @@ class House:
         """What a raw client reads from a published version."""
         component = kernel.environments[env].generations[generation].manifest[resource]
         return dict(self.world.contents[component.sealed.version])
+
+
+def chosen(among: Iterable[int], choice: int) -> int:
+    """One of several, by a number that was drawn before anything was opened."""
+    ordered = sorted(among)
+    return ordered[choice % len(ordered)]
 
 
 async def put(kernel: Kernel, env: str, key: str, value: Json, *, where: str = "db") -> ActResult:
