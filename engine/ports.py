@@ -268,6 +268,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     upstream_host: str
     upstream_port: int
     ticket_key: bytes = b""  # the server's secret: the gateway signs, the server verifies; empty = no ticket
+    private: str = ""  # a resource with a backend for each environment (see engine.pointing)
     outside: str = ""  # http or https: a host outside of the world (see engine.outside)
 
 
@@ -306,7 +307,6 @@ class Blobs(Protocol):
 
     def put(self, data: bytes) -> str:
         """Store and return the SHA-256 hex digest. Storing the same bytes again costs nothing."""
-        ...
 
     def get(self, digest: str) -> bytes:
         """The bytes; raises BlobMissing."""

@@ -28,6 +28,7 @@ BUILT_IN = {
     "files": "statefork.adapters.resources.files",
     "memory": "statefork.adapters.resources.memory",
     "postgres": "statefork.adapters.resources.postgres",
+    "process": "statefork.adapters.resources.process",
     "sqlite": "statefork.adapters.resources.sqlite",
     "valkey": "statefork.adapters.resources.valkey",
     "web": "statefork.adapters.resources.web",

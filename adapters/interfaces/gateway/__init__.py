@@ -23,6 +23,7 @@ from statefork.adapters.interfaces.gateway.certificate import server_context
 from statefork.adapters.interfaces.gateway.door import Door, ProxyDoor, SiteDoor
 from statefork.adapters.interfaces.gateway.limits import Limits
 from statefork.engine.outside import Exchanging
+from statefork.engine.pointing import Pointers
 from statefork.engine.ports import Admission, Route
 from statefork.journal.values import Identity
 
@@ -41,6 +42,15 @@ class HttpGateway:
         self._addresses = Addresses(name)
         self._exchange = exchange
         self._certified: ssl.SSLContext | None = None
+        self._pointers = Pointers()
+
+    def point(self, resource: str, identity: Identity, port: int) -> None:
+        """See :class:`statefork.engine.pointing.Pointing`."""
+        self._pointers.point(resource, identity, port)
+
+    def unpoint(self, resource: str, identity: Identity, port: int) -> None:
+        """See :class:`statefork.engine.pointing.Pointing`."""
+        self._pointers.unpoint(resource, identity, port)
 
     def reserve(self) -> socket.socket:
         """A port for a proxy that is opened later: until then whoever connects waits. Close it if it never is."""
@@ -66,6 +76,7 @@ class HttpGateway:
         return await self._open(SiteDoor(env, route, self._admission, self._limits, self._addresses))
 
     async def _open(self, door: Door) -> Door:
+        door.pointers = self._pointers
         await self._tasks.start(door.run)
         return door
 

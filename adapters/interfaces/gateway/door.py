@@ -21,7 +21,9 @@ from statefork.adapters.interfaces.gateway.addresses import Addresses, Listening
 from statefork.adapters.interfaces.gateway.client import Client
 from statefork.adapters.interfaces.gateway.limits import Limits
 from statefork.adapters.interfaces.gateway.refusals import Headers, Refused
+from statefork.adapters.interfaces.gateway.wire import Gone
 from statefork.engine.outside import Exchanging
+from statefork.engine.pointing import Pointers
 from statefork.engine.ports import Admission, Route
 from statefork.journal.values import Identity
 
@@ -55,6 +57,7 @@ class Door:
 
     tunnels = False
     websockets = True
+    pointers = Pointers()
 
     def __init__(
         self,
@@ -150,6 +153,15 @@ class Door:
     def find(self, authority: str | None, host_header: bytes, tunnel: str | None) -> tuple[str, Route]:
         """The canonical host and the route of a request. Raises Refused."""
         raise NotImplementedError
+
+    def upstream(self, route: Route, identity: Identity) -> tuple[str, int]:
+        """Where a request is to be sent that has its lease. Raises Gone where its backend is not there."""
+        if not route.private:
+            return route.upstream_host, route.upstream_port
+        port = self.pointers.port(route.private, identity)
+        if not port:
+            raise Gone(f"no backend of {route.private} is bound for {identity}")
+        return route.upstream_host, port
 
     def inward(self, headers: Headers) -> Headers:
         """Request headers as the application should see them."""

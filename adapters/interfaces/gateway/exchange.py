@@ -61,7 +61,8 @@ class Exchange:
 
     async def _run(self) -> Opened | None:
         try:
-            upstream = await connect(self.asked.route.upstream_host, self.asked.route.upstream_port, self.limits)
+            host, port = self.client.door.upstream(self.asked.route, self.lease.identity)
+            upstream = await connect(host, port, self.limits)
         except Gone as gone:
             raise self._failed(gone) from None
         opened: Opened | None = None

@@ -41,6 +41,7 @@ def routes_of(needs: Needs) -> tuple[Route, ...]:
             upstream_host=str(binding.address["upstream_host"]),
             upstream_port=int(str(binding.address["upstream_port"])),
             ticket_key=bytes.fromhex(str(binding.address.get("ticket_key_hex", ""))),
+            private=str(binding.address.get("private", "")),
         )
         for _, binding in sorted(needs.bindings.items())
         if "upstream_port" in binding.address

@@ -17,7 +17,7 @@ import msgspec
 from statefork.adapters.resources.common import pulse
 from statefork.adapters.resources.files.compaction import compacted
 from statefork.adapters.resources.files.layers import Layers
-from statefork.adapters.resources.files.strategy import Cut
+from statefork.adapters.resources.files.strategy import Cut, Prepare
 from statefork.adapters.resources.files.ticks import settle_ticks
 from statefork.adapters.resources.files.tree import DIRECTORY, ROOT, TRUSTED, WHITEOUT, Entry, Index, scan, walk
 from statefork.adapters.resources.records import BranchRecord
@@ -32,6 +32,7 @@ class MaterialisedTrees:
 
     def __init__(self, layers: Layers, *, reflink: bool) -> None:
         self._layers = layers
+        self.prepare: Prepare | None = None
         self._reflink = reflink
         self._lock = threading.Lock()
         self._stamps: dict[str, Stamps] = {}  # of each open branch, at its last seal
@@ -50,6 +51,8 @@ class MaterialisedTrees:
         tree = self.tree(branch)
         tree.parent.mkdir(parents=True)
         self._layers.materialise(record.layers, tree, reflink=self._reflink, pulse=pulse)
+        if self.prepare is not None:
+            self.prepare(tree)
         stamps = read_stamps(tree, self._layers.ledger.root)
         self._remember(branch, stamps)
         return mark_of(stamps)

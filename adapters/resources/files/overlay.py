@@ -23,7 +23,7 @@ from statefork.adapters.resources.files.compaction import compacted
 from statefork.adapters.resources.files.layers import Layers, dress
 from statefork.adapters.resources.files.materialised import Stamps, mark_of, read_stamps
 from statefork.adapters.resources.files.mounts import Overlay, detach, mount_overlay, mounted_below
-from statefork.adapters.resources.files.strategy import Cut
+from statefork.adapters.resources.files.strategy import Cut, Prepare
 from statefork.adapters.resources.files.tree import ROOT, Marks, scan
 from statefork.adapters.resources.holders import Holder, mappers, openers, told
 from statefork.adapters.resources.ledger import remove_tree
@@ -51,6 +51,7 @@ class OverlayTrees:
     def __init__(self, layers: Layers, variant: Variant, *, reason: str, faster: str = "") -> None:
         self._layers = layers
         self._variant = variant
+        self.prepare: Prepare | None = None
         self._described = Strategy(name=variant.name, reason=reason, faster=faster)
         self._lock = threading.Lock()
         self._mounted: dict[str, Overlay] = {}
@@ -75,6 +76,8 @@ class OverlayTrees:
         self._make_upper(record.upper, record.layers)
         self.tree(branch).mkdir(parents=True)
         self._mount(record)
+        if self.prepare is not None:
+            self.prepare(self.tree(branch))
         with self._lock:
             self._clean[branch] = self._upper_stamps(record.upper)
         return f"opened {record.upper}"

@@ -27,8 +27,11 @@ ROOT_OVERLAY = Variant("overlay", TRUSTED, ("redirect_dir=on", "index=off", "met
 USER_OVERLAY = Variant("overlay (user namespace)", USER, ("userxattr", "volatile"))
 
 
-def choose(layers: Layers, wanted: Choice = "auto") -> TreeStrategy:
-    """The first strategy that works, or the wanted one. Raises MissingDependency where that does not work here."""
+def choose(layers: Layers, wanted: Choice = "auto", overlays: type[OverlayTrees] = OverlayTrees) -> TreeStrategy:
+    """The first strategy that works, or the wanted one; ``overlays`` is the class of those that mount.
+
+    Raises MissingDependency where the wanted one does not work here.
+    """
     directory = layers.ledger.root
     for left in [*directory.glob(".overlay-*"), *directory.glob(".userns-*")]:  # of an engine killed while it tried
         release_mounts(left)
@@ -38,7 +41,7 @@ def choose(layers: Layers, wanted: Choice = "auto") -> TreeStrategy:
         if wanted in ("auto", choice):
             fault = overlay_fault(directory, variant)
             if not fault:
-                return OverlayTrees(layers, variant, reason=_tried(), faster="")
+                return overlays(layers, variant, reason=_tried(), faster="")
             reasons.append(f"{variant.name}: {fault}")
     if wanted in ("auto", "reflink"):
         reflink = probe_reflink(directory)

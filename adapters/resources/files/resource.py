@@ -16,10 +16,10 @@ from statefork.adapters.resources.common import failures_told, in_thread, pulse
 from statefork.adapters.resources.files.carrying import pack_tree, unpack_tree
 from statefork.adapters.resources.files.difference import changes
 from statefork.adapters.resources.files.layers import Layers
-from statefork.adapters.resources.files.overlay import release_mounts
+from statefork.adapters.resources.files.overlay import OverlayTrees, release_mounts
 from statefork.adapters.resources.files.probe import Choice, choose
 from statefork.adapters.resources.files.strategy import TreeStrategy
-from statefork.adapters.resources.files.tree import Node, scan, tree_digest, walk
+from statefork.adapters.resources.files.tree import Index, Node, scan, tree_digest, walk
 from statefork.adapters.resources.ledger import Ledger, sync_file_system
 from statefork.adapters.resources.records import BranchRecord, SealedRecord
 from statefork.adapters.resources.reflink import shared_bytes
@@ -61,6 +61,7 @@ class FilesResource(StoredResource):
     """One file tree of one contract. What is kept as trees but made in another way than by copying derives from it."""
 
     adapter = ADAPTER
+    overlays = OverlayTrees
 
     def __init__(self, name: str, options: TreeOptions, services: Services) -> None:
         super().__init__(
@@ -84,7 +85,7 @@ class FilesResource(StoredResource):
         with self._lock:
             if self._chosen is None:
                 with failures_told(self.name, "trying the state directory"):
-                    self._chosen = choose(self._layers, self.options.strategy)
+                    self._chosen = choose(self._layers, self.options.strategy, self.overlays)
             return self._chosen
 
     async def start(self) -> None:
@@ -110,7 +111,7 @@ class FilesResource(StoredResource):
             known = self._ledger.by_fingerprint(fingerprint)
             if known is not None:
                 return known.handle
-            index = scan(self._base, pulse=pulse)
+            index = self._scanned()
             self._check_size(sum(entry.size for entry in index.entries.values()))
             layer = self._layers.take(self._base, index, "base", reflink=self._reflink(), pulse=pulse)
             try:
@@ -120,6 +121,9 @@ class FilesResource(StoredResource):
                 return self._settle_base(layer, digest, fingerprint)
             finally:
                 self._ledger.collect([layer])
+
+    def _scanned(self) -> Index:
+        return scan(self._base, pulse=pulse)
 
     def _settle_base(self, layer: str, digest: str, fingerprint: str) -> Sealed:
         version = self._ledger.base_version(digest)
@@ -271,20 +275,25 @@ class FilesResource(StoredResource):
             return work(self._ledger.branch(branch))
 
     def _seal(self, record: BranchRecord) -> Sealed:
-        trees = self._trees()
-        if trees.mark(record) == record.mark:
+        if self._trees().mark(record) == record.mark:
             return self._ledger.kept(record)
+        return self._seal_anew(record)
+
+    def _seal_anew(self, record: BranchRecord) -> Sealed:
+        trees = self._trees()
         if self.options.max_bytes:
             self._check_size(sum(status.st_size for _, _, status in walk(trees.tree(record.handle.id), pulse)))
         cut = trees.seal(record)
         handle = self._sealed_handle(self._ledger.new_id(f"{record.handle.env}-e{record.handle.epoch}"))
-        going_on = msgspec.structs.replace(record, layers=cut.layers, upper=cut.upper, over=handle, mark=cut.mark)
+        below = cut.layers if cut.below is None else cut.below
+        going_on = msgspec.structs.replace(record, layers=below, upper=cut.upper, over=handle, mark=cut.mark)
         try:
             self._force()
             self._ledger.put_branch(going_on)  # first: so that no record ever says that a version's layer is written
             self._ledger.put_sealed(SealedRecord(handle=handle, layers=cut.layers))
         except BaseException:  # the branch goes on over the new layers, of which no version was made
             self._ledger.put_branch(msgspec.structs.replace(going_on, over=record.over, mark=""))
+            self._ledger.collect(cut.layers)
             raise
         self._ledger.collect([record.upper, *record.layers])
         return handle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +17,12 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
     layers: tuple[str, ...]
     upper: str = ""
+    below: tuple[str, ...] | None = None  # the layers under the branch from now on; None = the version's
     mark: str
+
+
+Prepare = Callable[[Path], None]
+"""What is to be done with a tree that was just opened, before anybody looks how it is."""
 
 
 class TreeStrategy(Protocol):
@@ -24,6 +30,8 @@ class TreeStrategy(Protocol):
 
     A record is written before ``open``, so that a crash at any moment leaves nothing that nobody knows.
     """
+
+    prepare: Prepare | None
 
     def described(self) -> Strategy:
         """Name and reason, for people."""
