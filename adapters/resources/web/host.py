@@ -8,7 +8,6 @@ can reach the channel, since it is inherited. When it closes, the engine is gone
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import logging
 import os
@@ -16,37 +15,18 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
+
+import msgspec
 
 from statefork.adapters.resources.web import chance, inherit
 from statefork.adapters.resources.web.bound import Bound, Registry, StoreBusy, Stores
-from statefork.adapters.resources.web.edge import Application, Edge
+from statefork.adapters.resources.web.edge import Edge
+from statefork.adapters.resources.web.stack import Setup, Stack, make_stack
 from statefork.journal.values import Identity
-
-STACKS = {"django": "statefork.adapters.resources.web.django_stack:DjangoStack"}
 
 _HOLD_S = 1.0  # how long what an event stream has begun in a store may take to end
 _log = logging.getLogger("statefork.web")
-
-
-class Stack(Protocol):
-    """A kind of server application, and how a binding enters it."""
-
-    def load(self, settings_module: str) -> Application:
-        """Patch, import and return the application."""
-        ...
-
-    def check_stores(self, stores: Stores) -> None:
-        """Raise ValueError, naming the store, when the application needs another."""
-        ...
-
-    def ready(self, bound: Bound) -> None:
-        """Reach every store once, in the bound context."""
-        ...
-
-    def released(self, bound: Bound) -> None:
-        """Drop what is kept of the binding outside of it."""
-        ...
 
 
 class Control:
@@ -58,6 +38,7 @@ class Control:
         self._lock = threading.Lock()
         self.registry = Registry(self._idle)
         self.stack: Stack
+        self._loaded = False
         self._listening: threading.Thread | None = None
         self._server: Any = None
         self._configured: dict[str, Any] = {}
@@ -83,6 +64,11 @@ class Control:
             else:
                 self._answer(request)
 
+    def stop(self) -> None:
+        """End what the stack has started outside of this process."""
+        if self._loaded:
+            self.stack.stop()
+
     def _answer(self, request: dict[str, Any]) -> None:
         handler: Callable[..., Any] = getattr(self, f"do_{request.pop('op')}")
         number = request.pop("id")
@@ -96,25 +82,24 @@ class Control:
     def _find(self, env: str, epoch: int) -> Bound | None:
         return self.registry.find(env, epoch)
 
-    def do_configure(
-        self, *, stack: str, settings: str, key: str, fd: int, threads: int, per_env: int, determinism: str
-    ) -> Any:
+    def do_configure(self, *, stack: str, setup: dict[str, Any], key: str, fd: int, determinism: str) -> Any:
         """Load the application. Nothing is served before ``serve``."""
         if determinism != "off":
             chance.install()
-        module, _, name = STACKS[stack].partition(":")
-        self.stack = getattr(importlib.import_module(module), name)()
-        application = self.stack.load(settings)
+        self.stack = make_stack(stack)
+        self._loaded = True
+        given = msgspec.convert(setup, Setup)
+        application = self.stack.load(given)
         inherit.install()
         edge = Edge(
             application,
             self.registry,
             bytes.fromhex(key),
             self.stack.ready,
-            per_env=per_env,
+            per_env=given.per_env,
             determinism=determinism,
         )
-        self._configured = {"application": edge, "fd": fd, "threads": threads}
+        self._configured = {"application": edge, "fd": fd, "threads": given.threads}
         return {"pid": os.getpid()}
 
     def do_serve(self) -> Any:
@@ -193,9 +178,14 @@ class Control:
             self._cut[env, epoch] = living
         return {"living": _names(living)}
 
+    def do_holders(self, *, first: str, second: str) -> Any:
+        """Where behind this server anything still holds the text ``first + second``, which is nowhere said whole."""
+        return {"holders": self.stack.holders(first, second)}
+
     def do_stats(self) -> Any:
         """What the server holds now."""
         return {
+            **self.stack.stats(),
             "pid": os.getpid(),
             "threads": threading.active_count(),
             "bindings": [
@@ -217,7 +207,11 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    Control(reader, channel).run()
+    control = Control(reader, channel)
+    try:
+        control.run()
+    finally:
+        control.stop()
     os._exit(0)  # threads of the application may run on; the engine is gone, and their stores with it
 
 

@@ -6,6 +6,7 @@ is the same, and a branch is only the right to be bound.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 import anyio
 import msgspec
+import psutil
 
 from statefork.adapters.resources.web.edge import READY_PATH
 from statefork.adapters.resources.web.server import AppServer, Launch
@@ -29,8 +31,8 @@ _HEAD_BYTES_MAX = 65536
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a contract may say of a ``web`` resource."""
 
-    stack: Literal["django"]
-    settings: str  # the application's settings module
+    stack: Literal["django", "rack", "php-fpm"]
+    settings: str  # django: the settings module; else the file below ``path`` that describes the site
     host: str  # what the agent sees, e.g. "shop.example"
     stores: dict[str, str] = {}  # kind (database, media, search, cache, sessions; "database.<alias>") to resource
     path: str = ""  # directory with the project's modules, relative to the contract; empty = they are installed
@@ -88,8 +90,13 @@ class WebResource:
         await self.server.stop()
 
     def process_ids(self) -> tuple[int, ...]:
-        """The server's pid (see engine.ports.Resident); empty while it is down."""
-        return (self.server.pid,) if self.server.pid else ()
+        """The server's, and of what runs behind it (see engine.ports.Resident); empty while it is down."""
+        if not self.server.pid:
+            return ()
+        behind = ()
+        with contextlib.suppress(psutil.Error):
+            behind = tuple(child.pid for child in psutil.Process(self.server.pid).children(recursive=True))
+        return (self.server.pid, *behind)
 
     # -- versions: there is only one --------------------------------------------------------------------------
 

@@ -13,12 +13,14 @@ this process needs a channel of its own, over which it must be bound again befor
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -51,13 +53,19 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float
     state: Path
     journal: str
-    path: str  # put before Python's module search path; empty = nothing
+    path: str  # where the project is; put before Python's module search path; empty = nowhere
     determinism: str = "off"
 
     @property
     def log(self) -> Path:
         """Where the server's standard error goes."""
         return self.state / "logs" / f"{self.name}.log"
+
+    @property
+    def run(self) -> str:
+        """A short path of the server's own, for sockets: theirs may have a hundred characters only."""
+        named = hashlib.sha256(f"{self.state.resolve()}\0{self.journal}\0{self.name}".encode()).hexdigest()[:16]
+        return str(Path(tempfile.gettempdir()) / f"statefork-web-{named}")
 
     @property
     def marks(self) -> dict[str, str]:
@@ -286,11 +294,15 @@ class AppServer:
         self._ask(
             "configure",
             stack=launch.stack,
-            settings=launch.settings,
+            setup={
+                "settings": launch.settings,
+                "path": launch.path,
+                "threads": launch.threads,
+                "per_env": launch.requests_per_environment_max,
+                "run": launch.run,
+            },
             key=self.ticket_key.hex(),
             fd=self._socket.fileno(),
-            threads=launch.threads,
-            per_env=launch.requests_per_environment_max,
             determinism=launch.determinism,
         )
         for arguments in list(self._table.values()):

@@ -7,28 +7,18 @@ files, byte for byte.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import io
 import json
 import os
-import select
 import shutil
-import subprocess
 import sys
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from statefork.engine.errors import ResourceFailed
+from statefork.worlds import making
+from statefork.worlds.making import Progress, in_cache, whole
 
-Progress = Callable[[float, str], None]
-"""Called with a fraction from 0 to 1 and a text that says what is being done. What it raises ends the building."""
-
-SILENCE_S = 0.25  # after this long without news of the child, progress is told once more
 HERE = Path(__file__).resolve().parent
 
 # Where one is missing this import fails with PackageNotFoundError: a ModuleNotFoundError that bears the name.
@@ -45,10 +35,7 @@ def recipe_digest() -> str:
 
 def digest_of(files: tuple[str, ...], versions: Mapping[str, str]) -> str:
     """SHA-256 (hex) over some of this directory's files and some packages' versions."""
-    digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
-    for name in files:
-        digest.update(b"\0" + name.encode() + b"\0" + (HERE / name).read_bytes())
-    return digest.hexdigest()
+    return making.digest_of((HERE / name for name in files), versions)
 
 
 def build(directory: Path, progress: Progress) -> None:
@@ -65,45 +52,6 @@ def cached(progress: Progress, root: Path | None = None) -> Path:
     return in_cache(f"shop-{recipe_digest()[:16]}", build, progress, root)
 
 
-@contextmanager
-def whole(directory: Path) -> Iterator[Path]:
-    """A directory to build in; it takes the place of ``directory`` when all is done, else nothing is left of it."""
-    partial = directory.with_name(f"{directory.name}.building-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        partial.replace(directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def in_cache(name: str, make: Callable[[Path, Progress], None], progress: Progress, root: Path | None) -> Path:
-    """The base of that name under ``root`` (the user's cache directory), made when it is not there yet."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    target = (root or home / "statefork" / "worlds") / name
-    if not target.is_dir():
-        with _alone(target, progress):
-            if not target.is_dir():
-                make(target, progress)
-    return target
-
-
-@contextmanager
-def _alone(target: Path, progress: Progress) -> Iterator[None]:
-    """One process builds a base, others wait for it. The lock ends with its process."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(f"{target.name}.lock").open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                progress(0.0, "waiting for another process that builds the same base")
-                time.sleep(SILENCE_S)
-        yield
-
-
 def run_child(directory: Path, progress: Progress, environ: Mapping[str, str]) -> None:
     """The child's work on a directory; ``environ`` names its settings. Raises ResourceFailed."""
     environ = {
@@ -113,41 +61,7 @@ def run_child(directory: Path, progress: Progress, environ: Mapping[str, str]) -
         "TZ": "UTC",
         **environ,
     }
-    command = [sys.executable, "-m", __name__, str(directory)]
-    said: deque[str] = deque(maxlen=20)
-    fraction, text = 0.0, "starting"
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
-        try:
-            for line in _lines(child):
-                if line.startswith("@"):
-                    fraction, text = json.loads(line[1:])
-                elif line:
-                    said.append(line)
-                progress(fraction, text)  # also in silence: it may raise, and then the child ends at once
-        except BaseException:
-            child.kill()
-            raise
-    if child.returncode:
-        raise ResourceFailed(
-            f"building the shop ended with status {child.returncode}: {' / '.join(said)}", resource="shop"
-        )
-
-
-def _lines(child: subprocess.Popen[bytes]) -> Iterator[str]:
-    """What the child says, line by line; an empty one whenever it has been silent for a while."""
-    assert child.stdout is not None
-    file, rest = child.stdout.fileno(), b""
-    while True:
-        readable, _, _ = select.select([file], [], [], SILENCE_S)
-        if not readable:
-            yield ""
-            continue
-        data = os.read(file, 1 << 16)
-        if not data:
-            break
-        *whole, rest = (rest + data).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    yield rest.decode(errors="replace")
+    making.run_child([sys.executable, "-m", __name__, str(directory)], progress, environ, world="shop")
 
 
 def _report(fraction: float, text: str) -> None:

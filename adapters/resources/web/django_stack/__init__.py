@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from statefork.adapters.resources.web.bound import Bound, Stores
 from statefork.adapters.resources.web.django_stack import caches, databases, files, modules, search
-
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+from statefork.adapters.resources.web.stack import Application, Setup
 
 _PARTS = (databases, caches, files, search, modules)
 
@@ -25,10 +23,10 @@ class DjangoStack:
 
     name = "django"
 
-    def load(self, settings_module: str) -> Application:
+    def load(self, setup: Setup) -> Application:
         """Patch Django, import the project and return its application. Raises whatever the project raises."""
-        os.environ["DJANGO_SETTINGS_MODULE"] = settings_module
-        importlib.import_module(settings_module)
+        os.environ["DJANGO_SETTINGS_MODULE"] = setup.settings
+        importlib.import_module(setup.settings)
         for part in _PARTS:
             part.install()
         from django.core.wsgi import get_wsgi_application
@@ -55,3 +53,14 @@ class DjangoStack:
     def released(self, bound: Bound) -> None:
         """The binding is gone: drop what is kept of it outside of the binding itself."""
         caches.drop(bound)
+
+    def stats(self) -> dict[str, Any]:
+        """Everything is kept on the bindings."""
+        return {}
+
+    def holders(self, first: str, second: str) -> list[str]:
+        """Nothing runs outside of this process."""
+        return []
+
+    def stop(self) -> None:
+        """Nothing runs outside of this process."""

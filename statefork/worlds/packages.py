@@ -1,0 +1,94 @@
+"""Debian packages that a world's application comes from: looked up, and installed where that is allowed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from statefork.engine.errors import MissingDependency
+from statefork.worlds.making import Progress, run_child
+
+_NO_SERVICES = Path("/usr/sbin/policy-rc.d")
+"""Asked by Debian's packages whether they may start what they install (101: no)."""
+
+
+def versions(packages: Sequence[str], world: str) -> dict[str, str]:
+    """The versions that are installed, or would be. Raises MissingDependency when a package is not and can't be."""
+    found = {name: _ask("dpkg-query", "--show", "--showformat=${Version}", name) for name in packages}
+    absent = [name for name, version in found.items() if not version]
+    if absent:
+        _check_may_install(absent, world)
+        for name in absent:
+            found[name] = _candidate(name)
+    return found
+
+
+def install(
+    packages: Sequence[str], progress: Progress, *, world: str, answers: Mapping[str, str] | None = None
+) -> None:
+    """Install what is absent; ``answers`` are debconf's. Raises MissingDependency, or ResourceFailed with apt's words.
+
+    No service is started: a world's servers are its own.
+    """
+    absent = [name for name in packages if not _ask("dpkg-query", "--show", "--showformat=${Version}", name)]
+    if not absent:
+        return
+    _check_may_install(absent, world)
+    for question, answer in (answers or {}).items():
+        line = f"{absent[0]} {question} {answer}\n"
+        subprocess.run(["debconf-set-selections"], input=line, text=True, check=True, capture_output=True)
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    with _services_kept_down():
+        if not _candidate(absent[0]):
+            run_child(["apt-get", "-qq", "update"], progress, environ, world=world)
+        command = ["apt-get", "-y", "--no-install-recommends", "install", *absent]
+        done = 0
+
+        def says(line: str) -> tuple[float, str] | None:
+            nonlocal done
+            done += line.startswith(("Get:", "Unpacking ", "Setting up "))
+            return min(0.99, done / (done + 100)), f"installing {', '.join(absent)}"
+
+        run_child(command, progress, environ, world=world, says=says)
+
+
+def _check_may_install(absent: Sequence[str], world: str) -> None:
+    if os.geteuid() == 0 and Path("/etc/debian_version").exists() and shutil.which("apt-get"):
+        return
+    raise MissingDependency(
+        f"the {world} needs Debian's packages {', '.join(absent)}, which are not installed",
+        hint=f"As root: apt-get install --no-install-recommends {' '.join(absent)}",
+    )
+
+
+def _ask(*command: str) -> str:
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return asked.stdout.strip() if asked.returncode == 0 else ""
+
+
+def _candidate(package: str) -> str:
+    for line in _ask("apt-cache", "policy", package).splitlines():
+        name, _, version = line.strip().partition(": ")
+        if name == "Candidate" and version != "(none)":
+            return version
+    return ""
+
+
+@contextmanager
+def _services_kept_down() -> Iterator[None]:
+    if _NO_SERVICES.exists():  # somebody has decided already
+        yield
+        return
+    _NO_SERVICES.write_text("#!/bin/sh\nexit 101\n")
+    _NO_SERVICES.chmod(0o755)
+    try:
+        yield
+    finally:
+        _NO_SERVICES.unlink(missing_ok=True)
