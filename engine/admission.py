@@ -120,7 +120,7 @@ class Admitted:
         if capsule.phase is Phase.RETIRED:
             raise EnvironmentRetired(f"{env} has ended", environment=env)
         serving = live.context if live is not None else None
-        if serving is not None and serving.gate.abandoned and serving.gate.cause("evaluation") is None:
+        if serving is not None and conductor.died(serving) and serving.gate.cause("evaluation") is None:
             await conductor.recover(env, serving)
             serving = None
         if serving is None:

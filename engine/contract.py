@@ -22,11 +22,12 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from statefork.engine.alone import shared
 from statefork.engine.errors import ContractError
 from statefork.engine.masks import NO_MASKS, Masks, Selector, parse_masks
 from statefork.engine.options import faults, unknown
@@ -38,6 +39,7 @@ from statefork.engine.retention import KEEP_ALL, Retention, parse_retention
 from statefork.journal.values import Json
 
 DURABILITIES = ("authoritative", "derived", "ephemeral")
+PRIVATE_ADAPTER = "process"
 DETERMINISMS = ("off", "record", "strict")
 NAME_LENGTH_MAX = 63
 CONTRACT_BYTES_MAX = 1_000_000
@@ -46,22 +48,27 @@ RESOURCES_MAX = 100
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[_-][a-z0-9]+)*")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _CONTRACT_KEYS = ("name", "build", "snapshots", "retention", "determinism")
-_RESOURCE_KEYS = ("adapter", "durability", "depends_on")
-_ALONE = {"base": "path", "host": "host"}  # options that no two resources of a contract may share
+_RESOURCE_KEYS = ("adapter", "durability", "depends_on", "private")
 _TOML_ERROR = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
+
+DECLARE_PRIVATE = 'or give it a private backend: private = { command = "…" }'
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
 
 class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of a contract. ``options`` are the adapter's own keys, as they stand in the file."""
+    """One entry of a contract. ``options`` are the adapter's own keys, as they stand in the file.
+
+    ``private``: the options of the private backend that stands in where the adapter can't be had here.
+    """
 
     name: str
     adapter: str
     durability: str = "authoritative"
     depends_on: tuple[str, ...] = ()
     options: dict[str, Json] = {}
+    private: dict[str, Json] = {}
 
 
 class Contract:
@@ -125,19 +132,21 @@ class Contract:
         """The error that an adapter raises about one of its options; it names the line."""
         return ContractError.of([Problem(place=self.place(resource, key), message=message)])
 
-    def convert(self, resource: str, options: type[S]) -> S:
-        """A resource's options as the adapter's Struct.
+    def convert(self, resource: str, options: type[S], *, private: bool = False) -> S:
+        """A resource's options as the adapter's Struct; with ``private`` those of what stands in for it.
 
         Raises ContractError with all that is unknown, missing, of a wrong type or refused by the Struct, each with its
         place.
         """
         spec = self.resources[resource]
+        values, adapter = (spec.private, PRIVATE_ADAPTER) if private else (spec.options, spec.adapter)
         try:
-            return msgspec.convert(spec.options, options)
+            return msgspec.convert(values, options)
         except msgspec.ValidationError as error:
+            above: KeyPath = ("resources", spec.name, "private") if private else ("resources", spec.name)
             problems = [
-                Problem(place=self._places.of(("resources", spec.name, *path)), message=message)
-                for path, message in faults(spec.options, options, spec.adapter, error)
+                Problem(place=self._places.of((*above, *path)), message=message)
+                for path, message in faults(values, options, adapter, error)
             ]
             raise ContractError.of(sorted(problems, key=_in_order)) from error
 
@@ -168,9 +177,10 @@ def parse_contract(text: str, file: str, *, adapters: Collection[str] | None = N
 def check_bases(contract: Contract, directory: Path) -> None:
     """Raise ContractError for every ``base`` that does not exist; relative ones are relative to the directory."""
     problems = [
-        Problem(place=contract.place(spec.name, "base"), message=f"there is nothing at {str(directory / base)!r}")
+        Problem(place=contract.place(spec.name, key), message=f"there is nothing at {str(directory / base)!r}")
         for spec in contract.resources.values()
-        if isinstance(base := spec.options.get("base"), str) and not (directory / base).exists()
+        for key, options in (("base", spec.options), ("private.base", spec.private))
+        if isinstance(base := options.get("base"), str) and not (directory / base).exists()
     ]
     if problems:
         raise ContractError.of(problems, hint="Make the base first, or name a build module that makes it")
@@ -310,17 +320,27 @@ class _Reading:
             self._wrong((*path, "adapter"), "missing: a resource names its adapter")
         elif not isinstance(adapter, str):
             self._wrong((*path, "adapter"), f"must be a string, not {adapter!r}")
-        elif self.adapters is not None and adapter not in self.adapters:
-            self._wrong((*path, "adapter"), unknown("adapter", adapter, sorted(self.adapters)))
+        elif self.adapters is not None and adapter not in self.adapters and "private" not in value:
+            told = unknown("adapter", adapter, sorted(self.adapters))
+            self._wrong((*path, "adapter"), told if told.endswith("?") else f"{told}; {DECLARE_PRIVATE}")
         durability = value.get("durability", DURABILITIES[0])
         if durability not in DURABILITIES:
             self._wrong((*path, "durability"), f"must be one of {', '.join(DURABILITIES)}, not {durability!r}")
         depends_on = self._depends_on(path, value.get("depends_on", []))
+        private = value.get("private", {})
+        if not isinstance(private, dict) or ("private" in value and not private):
+            self._wrong((*path, "private"), 'must be a table such as { command = "…" }')
+            private = {}
         options = {key: option for key, option in value.items() if key not in _RESOURCE_KEYS}
-        for key, option in options.items():
+        for key, option in (*options.items(), *(("private", each) for each in private.values())):
             self._plain((*path, key), option)
         return ResourceSpec(  # also of a wrong one: what else is wrong with it is told at the same time
-            name=name, adapter=str(adapter), durability=durability, depends_on=depends_on, options=options
+            name=name,
+            adapter=str(adapter),
+            durability=durability,
+            depends_on=depends_on,
+            options=options,
+            private=private,
         )
 
     def _depends_on(self, path: KeyPath, value: Any) -> tuple[str, ...]:
@@ -357,19 +377,8 @@ class _Reading:
             self._wrong(path, f"resources depend on each other in a circle: {' -> '.join(cycle)}")
 
     def _alone(self, specs: Mapping[str, ResourceSpec]) -> None:
-        for option, noun in _ALONE.items():
-            taken: list[tuple[ResourceSpec, str]] = []
-            for spec in specs.values():
-                value = spec.options.get(option)
-                if not isinstance(value, str):
-                    continue
-                for other, held in taken:
-                    if _overlap(option, value, held):
-                        message = f"two resources on one {noun}: {other.name!r} has {held!r} too"
-                        if value != held:
-                            message = f"two resources on one {noun}: {other.name!r} has {held!r}, which overlaps"
-                        self._wrong(("resources", spec.name, option), message)
-                taken.append((spec, value))
+        for name, option, message in shared({name: spec.options for name, spec in specs.items()}):
+            self._wrong(("resources", name, option), message)
 
 
 def _in_order(problem: Problem) -> tuple[int, int]:
@@ -387,24 +396,11 @@ def _bad_name(name: Any) -> str | None:
     return f"{name!r} is no name: at most {NAME_LENGTH_MAX} {rule}"
 
 
-def _overlap(option: str, one: str, two: str) -> bool:
-    if option != "base":
-        return one.casefold() == two.casefold()
-    a, b = _normal(one), _normal(two)
-    return a.is_relative_to(b) or b.is_relative_to(a)
-
-
-def _normal(path: str) -> PurePosixPath:
-    parts: list[str] = []
-    for part in PurePosixPath(path).parts:
-        if part == ".." and parts and parts[-1] not in ("..", "/"):
-            parts.pop()
-        else:
-            parts.append(part)
-    return PurePosixPath(*parts)
-
-
 def _digest(name: str, build: str | None, resources: Mapping[str, ResourceSpec]) -> str:
-    content = {"name": name, "build": build, "resources": msgspec.to_builtins(dict(resources))}
+    entries = msgspec.to_builtins(dict(resources))
+    for entry in entries.values():  # what there is none of must not change the digest of contracts that are older
+        if not entry["private"]:
+            del entry["private"]
+    content = {"name": name, "build": build, "resources": entries}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

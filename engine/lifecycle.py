@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from statefork.engine.collect import collect
 from statefork.engine.conductor import Conductor
-from statefork.engine.errors import ContractError, EngineClosed
-from statefork.engine.ports import Resource
+from statefork.engine.contract import DECLARE_PRIVATE
+from statefork.engine.errors import ContractError, EngineClosed, MissingDependency
+from statefork.engine.ports import Actor, Resource
 from statefork.engine.recovery import RecoveryReport, recover
 from statefork.journal.errors import JournalError
 from statefork.journal.events import ContractRegistered, EngineStarted, EngineStopped, RecoveryFinished
@@ -42,7 +43,12 @@ async def opening(
     try:
         for name in contract.order:
             running.append(resources[name])
-            await resources[name].start()
+            try:
+                await resources[name].start()
+            except MissingDependency as missing:
+                if not isinstance(resources[name], Actor):
+                    missing.hint = f"{missing.hint.rstrip('.')}; {DECLARE_PRIVATE}" if missing.hint else DECLARE_PRIVATE
+                raise
         began = ledger.clock.monotonic()
         report = await recover(ledger, parallel_max=conductor.settings.parallel_max)
         collection = await collect(ledger, contract, resources, ())

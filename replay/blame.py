@@ -14,7 +14,7 @@ from statefork.replay.verdict import describe
 NAMED_MAX = 20
 
 ROWS = frozenset({"sqlite", "postgres"})
-FILES = frozenset({"files", "derived"})
+FILES = frozenset({"files", "derived", "process"})
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

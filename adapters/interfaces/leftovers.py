@@ -12,6 +12,7 @@ import msgspec
 from statefork.adapters.interfaces.store.mounting import unmount
 from statefork.adapters.interfaces.store.place import FOLDER, PARTIAL, Place
 from statefork.adapters.resources.files.mounts import detach, mounted_below
+from statefork.adapters.resources.process.standing import end_leftovers
 from statefork.engine.errors import ResourceFailed
 from statefork.engine.runtimes import reap_leftovers
 from statefork.journal.errors import JournalCorrupt, JournalUnavailable, StateMissing
@@ -57,6 +58,8 @@ async def _journal_of(state: Path) -> str:
 def _release(state: Path, journal: str) -> Released:
     with StateLock(state):
         runtimes = reap_leftovers(state, journal) if journal else []
+        for branches in state.glob("resources/*/branches"):
+            runtimes += [f"{branches.parent.name} (private)"] * end_leftovers(branches)
         detached = []
         for place in _ours_below(state):
             try:

@@ -8,19 +8,23 @@ durability only names them in ``DURABILITIES``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from types import ModuleType
 
 import msgspec
 
-from statefork.engine.contract import Contract
-from statefork.engine.errors import ContractError
+from statefork.adapters.resources.process import Options as Private
+from statefork.adapters.resources.process import ProcessResource
+from statefork.engine.contract import PRIVATE_ADAPTER, Contract
+from statefork.engine.errors import ContractError, MissingDependency
 from statefork.engine.masks import Columned, Cookied
+from statefork.engine.options import unknown
 from statefork.engine.places import Problem
 from statefork.engine.ports import Resource, Services
 
 ENTRY_POINT_GROUP = "statefork.adapters"
+NONE = "none"  # the name of the strategy of an adapter that can't work here
 
 BUILT_IN = {
     "browser": "statefork.adapters.resources.browser",
@@ -51,10 +55,24 @@ def adapter_module(name: str) -> ModuleType:
     return module
 
 
+def unavailable(adapter: str) -> str:
+    """Why an adapter can't be used here at all; empty when its module can be loaded."""
+    if adapter not in adapter_names():
+        return unknown("adapter", adapter, ())
+    try:
+        adapter_module(adapter)
+    except ImportError as error:
+        return f"adapter {adapter!r} can't be loaded: {error}"
+    return ""
+
+
 def check_options(contract: Contract) -> None:
     """Raise ContractError for options that an adapter does not know or can't take: all of them, with their places."""
     problems: list[Problem] = []
     for name, spec in contract.resources.items():
+        problems += _bad_private(contract, name)
+        if spec.private and unavailable(spec.adapter):
+            continue
         module = adapter_module(spec.adapter)
         try:
             contract.convert(name, module.Options)
@@ -68,19 +86,57 @@ def check_options(contract: Contract) -> None:
         raise ContractError.of(problems)
 
 
+def _bad_private(contract: Contract, name: str) -> Iterator[Problem]:
+    spec = contract.resources[name]
+    if not spec.private:
+        return
+    if spec.adapter == PRIVATE_ADAPTER:
+        message = f"adapter {PRIVATE_ADAPTER!r} is private already"
+        yield Problem(place=contract.place(name, "private"), message=message)
+    try:
+        contract.convert(name, Private, private=True)
+    except ContractError as error:
+        yield from error.problems
+
+
 def make_resources(contract: Contract, services: Services) -> dict[str, Resource]:
-    """A resource object for each entry of the contract. Raises ContractError with the place of a bad option."""
+    """A resource object for each entry of the contract: by its adapter, or, where that can't be had, by what stands in.
+
+    Raises ContractError with the place of a bad option, MissingDependency.
+    """
     made: dict[str, Resource] = {}
     for name in contract.order:
         spec = contract.resources[name]
-        module = adapter_module(spec.adapter)
         own = msgspec.structs.replace(services, durability=spec.durability)
-        options = contract.convert(name, module.Options)
         try:
-            made[name] = module.make(name, options, own)
+            made[name] = _made(contract, name, own)
         except ContractError as error:
             raise _placed(contract, name, error) from error
     return made
+
+
+def _made(contract: Contract, name: str, services: Services) -> Resource:
+    spec = contract.resources[name]
+    why, better = (unavailable(spec.adapter) if spec.private else ""), ""
+    if not why:
+        module = adapter_module(spec.adapter)
+        try:
+            fine: Resource = module.make(name, contract.convert(name, module.Options), services)
+        except MissingDependency as missing:
+            if not spec.private:
+                raise
+            why, better = missing.message, missing.hint
+        else:
+            strategy = fine.strategy() if spec.private else None
+            if strategy is None or strategy.name != NONE:
+                return fine
+            why, better = strategy.reason, strategy.faster
+    options = contract.convert(name, Private, private=True)
+    host = spec.options.get("host")
+    if not options.host and isinstance(host, str):  # the site is the same, however it is served
+        options = msgspec.structs.replace(options, host=host)
+    instead = f"in place of {spec.adapter!r}, since {why}"
+    return ProcessResource(name, options, services, instead=instead, better=f"{spec.adapter}: {better or 'install it'}")
 
 
 def check_masks(contract: Contract, resources: Mapping[str, Resource]) -> None:

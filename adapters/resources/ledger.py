@@ -95,6 +95,14 @@ class Ledger:
     def sealed(self, handle: Sealed) -> SealedRecord:
         """The record of a version. Raises ForeignHandle, ResourceFailed when it is gone."""
         self.check(handle)
+        if handle.adapter != self.adapter:
+            raise ResourceFailed(
+                f"{self.resource}: version {handle.version!r} is one of adapter {handle.adapter!r}, and not of "
+                f"{self.adapter!r}, which the resource has here",
+                hint=f"Install what {handle.adapter!r} needs (statefork doctor), or go on in another state directory",
+                resource=self.resource,
+                version=handle.version,
+            )
         with self._opened():
             record = self._sealed.get(handle.version)
         if record is None:

@@ -17,6 +17,7 @@ class Wanted(NamedTuple):
     adapter: str
     durability: str
     depends_on: tuple[str, ...]
+    private: bool = False  # a private backend may stand in for the adapter
 
 
 class Contracts:
@@ -50,7 +51,10 @@ def _resources(text: str) -> Mapping[str, Wanted]:
         contract = json.loads(text)
     return {
         name: Wanted(
-            str(entry.get("adapter")), str(entry.get("durability", "authoritative")), tuple(entry.get("depends_on", ()))
+            str(entry.get("adapter")),
+            str(entry.get("durability", "authoritative")),
+            tuple(entry.get("depends_on", ())),
+            bool(entry.get("private")),
         )
         for name, entry in contract.get("resources", {}).items()
     }

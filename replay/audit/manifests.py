@@ -82,7 +82,7 @@ class Manifests(Checker):
             yield f"the manifest of {whose} has {name} from another {other}: {sealed.get('journal')}"
         if wanted is None:
             return
-        if sealed.get("adapter") != wanted.adapter:
+        if sealed.get("adapter") != wanted.adapter and not (wanted.private and _stands_in(sealed)):
             yield f"{name} of {whose} was sealed by {sealed.get('adapter')}, the contract says {wanted.adapter}"
         if sorted(component.get("depends_on", ())) != sorted(wanted.depends_on):
             said = component.get("depends_on")
@@ -103,6 +103,12 @@ class Manifests(Checker):
         elif op in _COPIES - {"recover"}:
             yield f"{op} published {env}@{generation} without saying from where"
         self._cuts.execute("insert or ignore into cut values (?, ?, ?)", (env, generation, digest))
+
+
+def _stands_in(sealed: Mapping[str, Any]) -> bool:
+    """Whether a version is of a private backend, and says so."""
+    data = sealed.get("data")
+    return sealed.get("adapter") == "process" and isinstance(data, dict) and data.get("strategy") == "private"
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import http.client
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from statefork.adapters.resources.conformance import Bench
 from statefork.adapters.resources.process import Options, ProcessResource
+from statefork.adapters.resources.process.standing import started
 from statefork.engine.ports import Services
 from statefork.journal.values import Binding
 
@@ -37,6 +41,17 @@ def write(binding: Binding, key: str, value: str) -> None:
 def read(binding: Binding, key: str) -> str | None:
     status, value = ask(binding, "GET", f"/keys/{key.replace(' ', '%20')}")
     return value if status == 200 else None
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(20):
+        while not condition():  # noqa: ASYNC110 - other processes can't set an event of ours
+            await anyio.sleep(0.01)
+
+
+async def gone(*pids: int) -> None:
+    """Return when processes are no more."""
+    await until(lambda: not any(map(started, pids)))
 
 
 def settled(resource: ProcessResource) -> None:

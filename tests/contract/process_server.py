@@ -3,7 +3,7 @@
 Besides ``GET`` and ``PUT /keys/NAME`` there are ``GET /ready``, ``/pid`` and ``POST /spawn``, which starts what is hard
 to end: a process that leads a session of its own, was orphaned and has wiped its environment. ``POST /die`` ends it.
 ``POST /map`` maps the key ``mapped``, ``POST /poke`` changes it through the mapping. ``POST /forks`` makes many
-children. ``GET /me`` gives user and environment.
+children. ``GET /me`` gives user and environment, ``GET /visit`` counts who comes by.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, str(os.getpid()))
         elif self.path == "/me":
             self.answer(200, json.dumps({"uid": os.getuid(), "environment": dict(os.environ)}))
+        elif self.path == "/visit":
+            place("visits").write_text(place("visits").read_text() + "|" if place("visits").exists() else "|")
+            self.answer(200, place("visits").read_text())
         elif place(name).exists():
             self.answer(200, place(name).read_text())
         else:

@@ -26,7 +26,7 @@ from statefork.adapters.resources.process.standing import Standing, find_standin
 from statefork.engine.errors import ContractError, NotReady, ResourceFailed, RuntimeDied
 from statefork.engine.ports import Needs, Owner
 from statefork.journal.values import Binding, Identity
-from tests.contract.process_kit import COMMAND, SERVER, ask, bench_for, read
+from tests.contract.process_kit import COMMAND, SERVER, ask, bench_for, gone, read, until
 
 pytestmark = pytest.mark.anyio
 
@@ -69,17 +69,6 @@ def resource_of(driver: Driver) -> ProcessResource:
 
 async def posted(binding: Any, path: str) -> str:
     return (await anyio.to_thread.run_sync(ask, binding, "POST", path))[1]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(20):
-        while not condition():  # noqa: ASYNC110 - other processes can't set an event of ours
-            await anyio.sleep(0.01)
-
-
-async def gone(*pids: int) -> None:
-    """Return when processes are no more."""
-    await until(lambda: not any(map(started, pids)))
 
 
 async def test_whatever_a_command_started_ends_with_it(make: Make, held: str) -> None:

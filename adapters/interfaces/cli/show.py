@@ -23,7 +23,7 @@ from statefork.engine.world import World
 from statefork.journal.errors import BlobMissing, StateforkError
 from statefork.journal.events import GenerationPublished, TransitionDrained, control_stream
 from statefork.journal.store import StateView
-from statefork.journal.values import Held, Json, Moment
+from statefork.journal.values import Held, Json, Moment, Sealed
 from statefork.replay.lineage import Act, Step, Witnessed, steps_after, trajectory
 from statefork.replay.rebuild import pasts_of, rebuild
 from statefork.replay.steps import action_text
@@ -191,7 +191,7 @@ async def _generation(opened: StateView, world: World, moment: Moment, out: Out)
     rows = [
         (
             name,
-            component.sealed.adapter,
+            _adapter(component.sealed),
             component.durability,
             short(component.sealed.version, 20),
             ", ".join(component.depends_on),
@@ -200,6 +200,12 @@ async def _generation(opened: StateView, world: World, moment: Moment, out: Out)
         for name, component in published.manifest.items()
     ]
     out.table(("resource", "adapter", "durability", "version", "depends on", "where"), rows)
+
+
+def _adapter(sealed: Sealed) -> str:
+    """With the strategy, where that is a fact of the version."""
+    strategy = sealed.data.get("strategy")
+    return f"{sealed.adapter} ({strategy})" if strategy else sealed.adapter
 
 
 def _where(data: Mapping[str, Json]) -> str:

@@ -148,7 +148,12 @@ class Session:
         return await self._guarded(look(self.live, screenshot=screenshot))
 
     async def answers(self) -> None:
-        """Return when the active page's script engine answers. Raises ResourceFailed, RuntimeDied."""
+        """Return when the active page's script engine answers. Raises ResourceFailed, RuntimeDied.
+
+        While it is held it can't, and did just before: a store that the page's server needs is being replaced.
+        """
+        if self._held is not None:
+            return
 
         async def ask() -> None:
             try:

@@ -66,6 +66,17 @@ def is_free(port: int) -> bool:
     return True
 
 
+def is_taken(port: int) -> bool:
+    """Whether somebody listens at a port. What a connection that was closed leaves for a while does not count."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((HOST, port))
+        except OSError:
+            return True
+    return False
+
+
 def listens(pids: Iterable[int], port: int) -> bool:
     """Whether one of the processes listens at a port."""
     for pid in pids:

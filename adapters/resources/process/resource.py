@@ -24,7 +24,7 @@ from statefork.adapters.resources.files.strategy import TreeStrategy
 from statefork.adapters.resources.files.tree import Index, scan
 from statefork.adapters.resources.process.accounts import account_of, check_reach, give
 from statefork.adapters.resources.process.options import OWN_USER, Options
-from statefork.adapters.resources.process.ports import HOST, PORTS
+from statefork.adapters.resources.process.ports import HOST, PORTS, is_taken
 from statefork.adapters.resources.process.readiness import not_ready
 from statefork.adapters.resources.process.running import Running
 from statefork.adapters.resources.process.standing import end_leftovers, end_standing
@@ -52,16 +52,20 @@ class _Bound:
 
 
 class ProcessResource(FilesResource):
-    """One command of one contract. ``instead`` says why it stands in for a finer adapter, if it does."""
+    """One command of one contract.
+
+    ``instead`` says why it stands in for a finer adapter, if it does, and ``better`` what that adapter needs.
+    """
 
     adapter = "process"
 
-    def __init__(self, name: str, options: Options, services: Services, instead: str = "") -> None:
+    def __init__(self, name: str, options: Options, services: Services, instead: str = "", better: str = "") -> None:
         super().__init__(name, options, services)
         if not options.base:
             self._base = self._ledger.root / "empty"
         self.overlays = OverlayTrees if options.cut == "restart" else LivingOverlays
         self.instead = instead
+        self._better = better
         self._running = options
         self._services = services
         self._starting = Starting(name, options, services)
@@ -78,7 +82,7 @@ class ProcessResource(FilesResource):
             return trees
         why = f"{self.instead}: " if self.instead else ""
         reason = f"{why}a process for each environment; {self._starting.held_still()}; files by {trees.name}"
-        return Strategy(name=STRATEGY, reason=f"{reason} ({trees.reason})", faster=trees.faster)
+        return Strategy(name=STRATEGY, reason=f"{reason} ({trees.reason})", faster=self._better or trees.faster)
 
     def process_ids(self) -> tuple[int, ...]:
         """Those of all environments (see engine.ports.Resident)."""
@@ -183,7 +187,7 @@ class ProcessResource(FilesResource):
                 with anyio.CancelScope(shield=True):
                     await in_thread(found.running.stop)
                 PORTS.give_back(launch.port)
-                if not (isinstance(error, ResourceFailed) and left and self._starting.taken(launch.port)):
+                if not (isinstance(error, ResourceFailed) and left and is_taken(launch.port)):
                     raise
             else:
                 found.proved = True

@@ -13,7 +13,7 @@ from statefork.adapters.resources.ledger import readable
 from statefork.adapters.resources.process.accounts import account_of, owner_of
 from statefork.adapters.resources.process.cgroups import Leaf, parent_of_leaves
 from statefork.adapters.resources.process.options import OWN_USER, Options, filled, inherited, variables
-from statefork.adapters.resources.process.ports import HOST, PORTS, is_free
+from statefork.adapters.resources.process.ports import HOST, PORTS
 from statefork.adapters.resources.process.running import Launch, Running
 from statefork.engine.errors import ContractError
 from statefork.engine.ports import Needs, Services
@@ -86,10 +86,6 @@ class Starting:
         """Blocks until it is on its way."""
         with failures_told(self._name, "starting the command", env=running.launch.env):
             running.start()
-
-    def taken(self, port: int) -> bool:
-        """Whether somebody else has the port now."""
-        return not is_free(port)
 
 
 def can_start(name: str, options: Options) -> None:
