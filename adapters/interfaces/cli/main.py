@@ -21,6 +21,7 @@ from statefork.adapters.interfaces.cli import (
     bisect,
     blame,
     carry,
+    contract,
     create,
     demo,
     diff,
@@ -81,6 +82,9 @@ VERBS: dict[str, Verb] = {
     "doctor": Verb(doctor.doctor, doctor.EXAMPLES, RUN),
     "demo": Verb(demo.demo, "\n    statefork demo\n    statefork demo --envs 16 --json\n", RUN),
     "up": Verb(up.up, up.EXAMPLES, RUN),
+    "contract check": Verb(contract.check, contract.CHECK_EXAMPLES, RUN),
+    "contract derive": Verb(contract.derive, contract.DERIVE_EXAMPLES, RUN),
+    "contract discover": Verb(contract.discover, contract.DISCOVER_EXAMPLES, RUN),
     "release": Verb(release.release, release.EXAMPLES, RUN),
     "store init": Verb(store.init, store.INIT_EXAMPLES, RUN),
     "store status": Verb(store.status, store.STATUS_EXAMPLES, RUN),
@@ -114,7 +118,7 @@ VERBS: dict[str, Verb] = {
     "simulate": Verb(simulate.simulate, simulate.EXAMPLES, MAKE),
 }
 
-GROUPS = {"store": store.HELP}
+GROUPS = {"contract": contract.HELP, "store": store.HELP}
 """Verbs of two words: what the first is about."""
 
 _FREE_WORDS = {"ignore_unknown_options": True}  # fields of an action look like options
