@@ -162,9 +162,11 @@ class BrowserResource(CarriedProfiles, ComparedProfiles):
             return self._files.handle(entry.current)
         stored = await self._thread.call(session.content)
         digest = digest_of(stored.profile)
-        if digest != session.baseline or not self._files.path(entry.current).exists():
+        same = digest == session.baseline and stored.documents == session.documents
+        if not same or not self._files.path(entry.current).exists():
             sealed = await to_thread.run_sync(self._files.seal, stored)
-            entry.current, entry.digest, session.baseline = sealed.version, digest, digest
+            entry.current, entry.digest = sealed.version, digest
+            session.baseline, session.documents = digest, stored.documents
         return self._files.handle(entry.current)
 
     async def write_mark(self, branch: Branch) -> str:

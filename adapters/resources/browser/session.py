@@ -24,7 +24,7 @@ from statefork.adapters.resources.browser.pause import Paused
 from statefork.adapters.resources.browser.perform import Look, look, perform
 from statefork.adapters.resources.browser.restore import restore
 from statefork.adapters.resources.browser.settle import twice
-from statefork.adapters.resources.browser.state import Stored, changes, digest_of
+from statefork.adapters.resources.browser.state import Document, Stored, changes, digest_of
 from statefork.engine.errors import ResourceFailed, RuntimeDied
 from statefork.journal.values import Conditions
 
@@ -45,6 +45,7 @@ class Session:
         self._resource = resource
         self.live = live
         self.baseline = ""
+        self.documents: tuple[Document | None, ...] = ()  # what the tabs' pages were made from at the baseline
         self.differences: tuple[str, ...] = ()
         self.unlike_behind: tuple[str, ...] = ()  # tabs that are not shown, whose text differs
         self._held: Stored | None = None
@@ -83,7 +84,7 @@ class Session:
                 f"the profile was not restored within {RESTORE_SECONDS_MAX:.0f} s", resource=self._resource
             ) from None
         present = await capture(self.live)
-        self.baseline = digest_of(present.profile)
+        self.baseline, self.documents = digest_of(present.profile), present.documents
         if not stored.profile.start:
             unflagged = [msgspec.structs.replace(one.profile, flags=()) for one in (stored, present)]
             problems += [f"{change.kind} {change.name}" for change in changes(*unflagged)]
