@@ -161,12 +161,9 @@ class BrowserResource(CarriedProfiles, ComparedProfiles):
         if session is None:
             return self._files.handle(entry.current)
         stored = await self._thread.call(session.content)
-        digest = digest_of(stored.profile)
-        same = digest == session.baseline and stored.documents == session.documents
-        if not same or not self._files.path(entry.current).exists():
+        if not session.is_baseline(stored) or not self._files.path(entry.current).exists():
             sealed = await to_thread.run_sync(self._files.seal, stored)
-            entry.current, entry.digest = sealed.version, digest
-            session.baseline, session.documents = digest, stored.documents
+            entry.current, entry.digest = sealed.version, session.rebase(stored)
         return self._files.handle(entry.current)
 
     async def write_mark(self, branch: Branch) -> str:
