@@ -11,9 +11,10 @@ forks hold the ``same``, and how many but for when cookies expire and what else 
 trajectory is re-executed by a fresh engine in a process of its own. Verdicts are counted.
 
 *Costs*, in milliseconds, medians and the worst: ``act`` without snapshots and with one after each action, side by side,
-on one page of the shop; a snapshot of what has not changed; a live fork until its page can be used; a fork of the past
-by re-execution of one action; 16 children at once; a fork that stays parked; the difference of two neighbours. Not
-covered: other worlds, many pages, a machine with other work.
+on one page of the shop; a snapshot of what has not changed; a live fork until it is ready (its page is there and
+answers) and until the agent has its first observation; a fork of the past by re-execution of one action; 16 children at
+once, observed; a fork that stays parked; the difference of two neighbours. Not covered: other worlds, many pages, a
+machine with other work.
 """
 
 from __future__ import annotations
@@ -100,8 +101,9 @@ async def _forks(engine: Engine, page: str, found: Costs, rounds: int) -> None:
     await env.act(Goto(page))
     for _ in range(rounds):
         await env.act(Scroll(dy=50))
-        async with found.timed("fork, live, page usable"):
-            (child,) = await engine.fork(env.name)
+        async with found.timed("fork, live, first observation"):
+            async with found.timed("fork, live, ready"):
+                (child,) = await engine.fork(env.name)
             await child.observe()
         await child.retire()
         await env.act(Scroll(dy=50))

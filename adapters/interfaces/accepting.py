@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+from anyio.abc import SocketAttribute
 
 PAUSE_S = 0.1
 """Between two tries while the process may not open one more file."""
@@ -31,8 +32,12 @@ async def accept_each(
     must not end because there are too many of them.
     """
     told = False
+    ours = listener.extra(SocketAttribute.raw_socket)
     while True:
         try:
+            # asyncio fails where its own wait for a client is cancelled in the moment in which one comes: so it never
+            # waits, and who comes then stays in the queue.
+            await anyio.wait_readable(ours)
             stream = await listener.accept()
         except (OSError, anyio.BrokenResourceError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__

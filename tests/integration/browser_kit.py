@@ -109,12 +109,18 @@ def _handler(site: Callable[[], Site]) -> type[BaseHTTPRequestHandler]:
                 case "/once":
                     times = site().log.count(("GET", "/once"))
                     self.answer(f"<title>once</title><p>asked {times} times".encode(), Set_Cookie=f"asked={times}")
+                case "/token":
+                    times = site().log.count(("GET", "/token"))
+                    self.answer(f"<title>form</title><body data-token={times}>form".encode())
                 case "/counted":
                     self.answer(b"<title>counted</title><p>counted", Set_Cookie=f"hits={len(site().log)}; Path=/")
                 case "/slow":
                     site().asked.set()
                     site().release.wait(30)
                     self.answer(b"slow", "text/plain")
+                case "/when-slow-was-asked":
+                    site().asked.wait(30)
+                    self.answer(b"now", "text/plain")
                 case "/file":
                     self.answer(b"the invoice", "application/pdf", Content_Disposition="attachment; filename=bill.pdf")
                 case _ if page.is_file():

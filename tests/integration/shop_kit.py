@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -107,12 +108,15 @@ async def contexts(engine: Engine) -> int:
 
 
 def chromium(engine: Engine) -> psutil.Process:
-    """The browser process itself: the one whose command has no ``--type``."""
-    processes = [psutil.Process(pid) for pid in the_browser(engine).process_ids()]
-    (main,) = (
-        each for each in processes if "chrom" in each.name() and not any("--type=" in word for word in each.cmdline())
-    )
-    return main
+    """The browser process itself: of Chromium's the one that none of them has started."""
+    parents: dict[int, int] = {}
+    for pid in the_browser(engine).process_ids():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if "chrom" in process.name():
+                parents[pid] = process.ppid()
+    (main,) = (pid for pid, parent in parents.items() if parent not in parents)
+    return psutil.Process(main)
 
 
 @contextmanager

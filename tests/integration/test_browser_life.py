@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -17,6 +19,7 @@ import psutil
 import pytest
 
 from statefork.adapters.resources.browser import actions as a
+from statefork.adapters.resources.browser import chromium
 from statefork.adapters.resources.browser.bridge import AsyncioThread
 from statefork.engine.errors import NotReady, ResourceFailed, RuntimeDied
 from statefork.engine.ports import Needs, Owner
@@ -59,10 +62,38 @@ async def renderer(kit: Kit, *, but: set[int]) -> set[int]:
     """Pids of Chromium's page processes, without some."""
     found = set()
     for pid in kit.resource.process_ids():
-        line = psutil.Process(pid).cmdline()
-        if "--type=renderer" in line and pid not in but:
-            found.add(pid)
+        with contextlib.suppress(psutil.NoSuchProcess):  # Chromium's processes come and go
+            if "--type=renderer" in psutil.Process(pid).cmdline() and pid not in but:
+                found.add(pid)
     return found
+
+
+def open_below(folder: Path, pids: tuple[int, ...]) -> set[str]:
+    """Files below a folder that these processes have open, also those that have no name any more."""
+    found = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                found.add(str(descriptor.readlink()))
+    return {path for path in found if path.startswith(str(folder))}
+
+
+@ON_TRIO
+@pytest.mark.parametrize("roomy", [True, False])
+async def test_pictures_are_made_on_the_disk_only_where_there_is_no_memory_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, roomy: bool
+) -> None:
+    room = shutil.disk_usage(chromium.SHARED_MEMORY).free
+    if room < chromium.SHARED_MEMORY_BYTES_MIN:
+        pytest.skip(f"{chromium.SHARED_MEMORY} has only {room} bytes")
+    if not roomy:
+        monkeypatch.setattr(chromium, "SHARED_MEMORY_BYTES_MIN", 1 << 60)
+    with serving() as site:
+        async with browser(tmp_path, own=True) as kit:
+            _, binding = await kit.fresh()
+            await kit.act(binding, a.Goto(f"{site.base}/desk.html"))
+            on_disk = {path for path in open_below(tmp_path, kit.resource.process_ids()) if path.endswith("(deleted)")}
+            assert bool(on_disk) == (not roomy)
 
 
 async def test_a_page_is_used_from_either_backend(tmp_path: Path) -> None:

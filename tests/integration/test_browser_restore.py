@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from statefork.adapters.resources.browser import actions as a
 from statefork.adapters.resources.browser import tab
+from statefork.adapters.resources.browser.context import LiveContext
 from statefork.engine.errors import ResourceFailed
 from tests.integration.browser_kit import Kit, Site, browser, script, serving
 
@@ -214,6 +216,52 @@ async def test_a_page_behind_that_could_not_be_kept_is_told_of(tmp_path: Path, m
             _, forked = await kit.fork(await kit.seal(branch))
             assert await kit.resource.unlike_behind(forked) == ("tab 0: its text differs",)
             assert {"tab 0: its text differs", "tab 2: its text differs"} <= set(await kit.resource.differences(forked))
+
+
+async def test_a_page_loaded_again_is_sealed_as_it_is_now(tmp_path: Path) -> None:
+    """It looks the same, but for what nobody sees: such as a token that its server takes once."""
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, binding = await kit.fresh()
+            for token in (1, 2):
+                await kit.act(binding, a.Goto(f"{site.base}/token"))
+                fork, _ = await kit.fork(await kit.seal(branch))
+                assert await kit.raw(fork, "() => document.body.dataset.token") == str(token)
+
+
+async def test_an_answer_that_is_kept_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep, noted = tab.LiveTab._keep, LiveContext.noted
+    looked = asyncio.Event()
+
+    async def late(self: tab.LiveTab, request: Any) -> Any:
+        await looked.wait()
+        return await keep(self, request)
+
+    async def looking(self: LiveContext) -> None:
+        asyncio.get_running_loop().call_later(0.3, looked.set)  # longer than a look takes that does not wait
+        await noted(self)
+
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, binding = await kit.fresh()
+            monkeypatch.setattr(tab.LiveTab, "_keep", late)
+            monkeypatch.setattr(LiveContext, "noted", looking)
+            await kit.act(binding, a.Goto(f"{site.base}/once"))
+            await kit.fork(await kit.seal(branch))
+            assert site.log.count(("GET", "/once")) == 1
+
+
+async def test_an_address_changed_while_a_page_is_awaited_is_not_that_page(tmp_path: Path) -> None:
+    with serving() as site:
+        async with browser(tmp_path) as kit:
+            branch, binding = await kit.fresh()
+            await kit.act(binding, a.Goto(f"{site.base}/page"))
+            await kit.raw(branch, script("change_meanwhile"))
+            await kit.on_thread(kit.live(branch).active.page.wait_for_url, "**/meanwhile")
+            site.release.set()
+            await kit.on_thread(kit.live(branch).active.page.wait_for_url, "**/slow")
+            await kit.fork(await kit.seal(branch))
+            assert site.log.count(("GET", "/slow")) == 1
 
 
 async def test_of_an_address_that_a_script_has_changed_the_server_is_asked(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from starlette.routing import Route as Path
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from statefork.adapters.interfaces.accepting import accept_each
 from statefork.engine.ports import Listener, Route
 
 KEY = b"k" * 32
@@ -165,7 +166,8 @@ async def open_script(talk: Callable[[anyio.abc.SocketStream], Awaitable[None]])
                 await talk(stream)
 
     async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, handle)
+        for each in listener.listeners:
+            tasks.start_soon(accept_each, each, handle, tasks)
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
         try:
             yield Route(host="shop.example", upstream_host="127.0.0.1", upstream_port=port, ticket_key=KEY)

@@ -79,8 +79,8 @@ async def capture(live: LiveContext) -> Stored:
 
 def _delivered(tab: LiveTab, captured: Tab) -> Document | None:
     """The answer to a GET that the page was made from, unless its script has given it another address since."""
-    entry, document = tab.delivered or (0, None)
-    if document is None or captured.document is not None or entry != tab.present:
+    document = tab.answer.document if tab.answer is not None else None
+    if document is None or captured.document is not None:
         return None
     shown = captured.entries[captured.current].url
     return document if urldefrag(document.url).url == urldefrag(shown).url else None
@@ -127,10 +127,10 @@ async def _read_tab(live: LiveContext, number: int, tab: LiveTab, flags: list[Fl
     (history, current), frames = await asyncio.gather(tab.history(), _read_frames(tab, where, flags))
     top: dict[str, Any] = frames[0][1] if frames and not frames[0][0] else {}
     entries = _entries(tab, history, current, top, where, flags)
-    present = tab.present = int(history[current]["id"])
+    present = int(history[current]["id"])
     document = None
     if present in tab.posts:
-        document = tab.posts[present]
+        document = tab.posts[present].document
         kept = "shown again from the answer that was kept; a reload would GET it" if document else "could not be kept"
         flags.append(Flag(kind="post-result", where=where, detail=f"{history[current]['url']}: {kept}"))
     flags.extend(Flag(kind="live-connection", where=where, detail=url) for url in sorted(tab.sockets))

@@ -118,7 +118,30 @@ def find_chromium(configured: str = "") -> Path:
     raise MissingDependency("no Chromium was found on this machine", hint=INSTALL_HINT)
 
 
+SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_BYTES_MIN = 1 << 30  # a page needs some ten megabytes of it; containers have 64 unless told otherwise
+_NO_DEV_SHM = "--disable-dev-shm-usage"
+
+
 def launch_flags(executable: Path) -> list[str]:
     """The flags for this executable."""
     disabled = DISABLED if is_headless_shell(executable) else (*DISABLED, *FULL_CHROMIUM_DISABLED)
     return [*FLAGS, f"--disable-features={','.join(disabled)}"]
+
+
+def unwanted_flags() -> list[str]:
+    """Those of Playwright's own flags that are left out here.
+
+    It sends Chromium's shared memory to the folder of temporary files, since ``/dev/shm`` of a container may be small.
+    That folder is on the disk of the state: each picture of a page would be written there, and a disk that fills would
+    take the pictures away from pages that are well.
+    """
+    return [_NO_DEV_SHM] if _free_bytes(SHARED_MEMORY) >= SHARED_MEMORY_BYTES_MIN else []
+
+
+def _free_bytes(place: Path) -> int:
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize

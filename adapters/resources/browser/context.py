@@ -18,7 +18,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from statefork.adapters.resources.browser.conditions import PageConditions
 from statefork.adapters.resources.browser.state import Origin
-from statefork.adapters.resources.browser.tab import NOTE_SECONDS_MAX, LiveTab
+from statefork.adapters.resources.browser.tab import KEEP_SECONDS_MAX, NOTE_SECONDS_MAX, LiveTab
 
 T = TypeVar("T")
 
@@ -59,6 +59,7 @@ class LiveContext:
         self._active: LiveTab | None = None
         self._spare: LiveTab | None = None  # opened before it was wanted
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._finishing: set[asyncio.Task[None]] = set()  # what waits for the end of a download
         self._followers: set[asyncio.Task[Any]] = set()  # for which nobody waits
         self._requests: dict[Request, int] = {}
         self._sequence = 0
@@ -177,7 +178,10 @@ class LiveContext:
         """Wait until every note of what has happened so far is taken."""
         tasks = {task for task in self._tasks if task is not asyncio.current_task()}
         if tasks:
-            await asyncio.wait(tasks, timeout=NOTE_SECONDS_MAX)
+            await asyncio.wait(tasks, timeout=KEEP_SECONDS_MAX + NOTE_SECONDS_MAX)
+        if self._finishing:
+            await asyncio.wait(set(self._finishing), timeout=NOTE_SECONDS_MAX)
+        await asyncio.gather(*[tab.kept() for tab in self.tabs])
 
     def _on_request(self, request: Request) -> None:
         if request.resource_type not in _OPEN_ENDED:
@@ -196,6 +200,10 @@ class LiveContext:
     def in_flight(self, since: int = 0) -> list[Request]:
         """Requests under way that began after the moment ``since``."""
         return [request for request, number in self._requests.items() if number > since]
+
+    def under_way(self, request: Request) -> bool:
+        """Whether its answer has not ended."""
+        return request in self._requests
 
     async def quiet(self, since: int, seconds_max: float) -> bool:
         """Wait until no request that began after ``since`` is under way; False when the time ran out first."""
@@ -225,7 +233,9 @@ class LiveContext:
         """A page began a download."""
         self.downloads.append(download)
         self.unfinished.add(download)
-        self.spawn(self._finish(download))
+        task = self.follow(self._finish(download))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
 
     async def _finish(self, download: Download) -> None:
         with contextlib.suppress(PlaywrightError):

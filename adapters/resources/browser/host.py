@@ -20,7 +20,7 @@ import psutil
 from playwright.async_api import Browser, BrowserContext, Playwright, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
-from statefork.adapters.resources.browser.chromium import NO_WEBRTC, is_headless_shell, launch_flags
+from statefork.adapters.resources.browser.chromium import NO_WEBRTC, is_headless_shell, launch_flags, unwanted_flags
 from statefork.adapters.resources.browser.context import LiveContext
 from statefork.adapters.resources.browser.ready import Reserve
 from statefork.adapters.resources.browser.sifting import check, prepare
@@ -116,6 +116,7 @@ class BrowserHost:
                 browser = await self._playwright.chromium.launch(
                     executable_path=self._executable,
                     args=launch_flags(self._executable),
+                    ignore_default_args=unwanted_flags(),
                     handle_sigint=False,  # the engine parks its environments first
                     handle_sigterm=False,
                     handle_sighup=False,

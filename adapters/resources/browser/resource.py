@@ -161,10 +161,9 @@ class BrowserResource(CarriedProfiles, ComparedProfiles):
         if session is None:
             return self._files.handle(entry.current)
         stored = await self._thread.call(session.content)
-        digest = digest_of(stored.profile)
-        if digest != session.baseline or not self._files.path(entry.current).exists():
+        if not session.is_baseline(stored) or not self._files.path(entry.current).exists():
             sealed = await to_thread.run_sync(self._files.seal, stored)
-            entry.current, entry.digest, session.baseline = sealed.version, digest, digest
+            entry.current, entry.digest = sealed.version, session.rebase(stored)
         return self._files.handle(entry.current)
 
     async def write_mark(self, branch: Branch) -> str:

@@ -34,7 +34,7 @@ from statefork.adapters.resources.browser.state import (
     of_the_first_page,
     origin_of,
 )
-from statefork.adapters.resources.browser.tab import LiveTab
+from statefork.adapters.resources.browser.tab import Answer, LiveTab
 from statefork.engine.errors import ResourceFailed
 
 LOAD_TIMEOUT_MS = 30_000
@@ -383,6 +383,6 @@ async def _remember(tab: LiveTab, wanted: Tab, document: Document | None, proble
         tab.states[int(entry["id"])] = kept.state
     tab.conditions = wanted.conditions
     if wanted.document is not None:
-        tab.posts[int(entries[current]["id"])] = wanted.document
+        tab.posts[int(entries[current]["id"])] = Answer(None, wanted.document)
     if document is not None:
-        tab.deliver(int(entries[current]["id"]), document)
+        tab.answer = Answer(None, document)

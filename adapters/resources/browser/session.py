@@ -24,7 +24,7 @@ from statefork.adapters.resources.browser.pause import Paused
 from statefork.adapters.resources.browser.perform import Look, look, perform
 from statefork.adapters.resources.browser.restore import restore
 from statefork.adapters.resources.browser.settle import twice
-from statefork.adapters.resources.browser.state import Stored, changes, digest_of
+from statefork.adapters.resources.browser.state import Document, Stored, changes, digest_of
 from statefork.engine.errors import ResourceFailed, RuntimeDied
 from statefork.journal.values import Conditions
 
@@ -45,6 +45,7 @@ class Session:
         self._resource = resource
         self.live = live
         self.baseline = ""
+        self._documents: tuple[Document | None, ...] = ()  # what the tabs' pages were made from then
         self.differences: tuple[str, ...] = ()
         self.unlike_behind: tuple[str, ...] = ()  # tabs that are not shown, whose text differs
         self._held: Stored | None = None
@@ -83,7 +84,7 @@ class Session:
                 f"the profile was not restored within {RESTORE_SECONDS_MAX:.0f} s", resource=self._resource
             ) from None
         present = await capture(self.live)
-        self.baseline = digest_of(present.profile)
+        self.rebase(present)
         if not stored.profile.start:
             unflagged = [msgspec.structs.replace(one.profile, flags=()) for one in (stored, present)]
             problems += [f"{change.kind} {change.name}" for change in changes(*unflagged)]
@@ -92,6 +93,15 @@ class Session:
             problems += unlike.values()
             self.unlike_behind = tuple(what for number, what in unlike.items() if number != stored.profile.active)
         self.differences = tuple(problems[:DIFFERENCES_MAX])
+
+    def is_baseline(self, stored: Stored) -> bool:
+        """Whether nothing is other than at the baseline, nor was anything loaded anew since."""
+        return digest_of(stored.profile) == self.baseline and stored.documents == self._documents
+
+    def rebase(self, stored: Stored) -> str:
+        """Take a content for the baseline; returns its digest."""
+        self.baseline, self._documents = digest_of(stored.profile), stored.documents
+        return self.baseline
 
     async def _set(self, conditions: Conditions | None) -> None:
         if self.live.conditions is not None and conditions is not None:

@@ -7,6 +7,7 @@ import base64
 import contextlib
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urldefrag
 
 from playwright.async_api import CDPSession, Frame, Page, Request, WebSocket
 from playwright.async_api import Error as PlaywrightError
@@ -20,11 +21,20 @@ if TYPE_CHECKING:
     from statefork.adapters.resources.browser.context import LiveContext
 
 DOCUMENT_BYTES_MAX = 8 * 1024 * 1024
-NOTE_SECONDS_MAX = 2.0
+NOTE_SECONDS_MAX = 2.0  # for a page that may be busy
+KEEP_SECONDS_MAX = 10.0  # for the browser, whose answer comes whatever the page does; long only on a crowded machine
 _OF_AN_ANSWER = ("content-type", "content-security-policy")
 # What an answer says of how it came, or sets: the page that was made from it has no use for it.
 _OF_THE_WAY = ("connection", "content-encoding", "content-length", "keep-alive", "set-cookie", "transfer-encoding")
 _GETS = ("GET", "HEAD")
+
+
+class Answer:
+    """What a server said that a page was made from."""
+
+    def __init__(self, request: Request | None, document: Document | None = None) -> None:
+        self.request = request
+        self.document = document  # None: not kept, or not yet
 
 
 class LiveTab:
@@ -38,13 +48,12 @@ class LiveTab:
         self.opener: LiveTab | None = None
         self.session: dict[str, dict[str, str]] = {}
         self.states: dict[int, Any] = {}  # history entry id -> packed history.state
-        self.posts: dict[int, Document | None] = {}  # history entry id -> page that answered a POST; None: not kept
+        self.posts: dict[int, Answer] = {}  # history entry id -> what answered a POST
         self.sockets: set[str] = set()
         self._cdp: CDPSession | None = None
         self.conditions: Conditions | None = None  # under which its page was loaded
-        self.delivered: tuple[int, Document] | None = None  # the answer to a GET, and the history entry it is shown at
-        self.present = 0  # the history entry that was the present one when it was last looked
-        self._shown: Request | None = None  # what the last document answers
+        self.answer: Answer | None = None  # what the present page was made from
+        self._keeping: asyncio.Task[None] | None = None  # what keeps it
         self._navigation: Request | None = None
         page.on("crash", self._on_crash)
         page.on("close", self._on_close)
@@ -116,47 +125,60 @@ class LiveTab:
                 return Document(url=response.url, status=status, headers=wanted, body=text)
         return None
 
-    def deliver(self, entry: int, document: Document) -> None:
-        """Its page was made from this, and is shown at that entry of its history."""
-        self._shown, self.delivered = None, (entry, document)
+    async def _fill(self, answer: Answer, request: Request) -> None:
+        answer.document = await self._keep(request)
 
-    async def _deliver(self, entry: int, request: Request) -> None:
-        document = await self._keep(request)
-        if document is not None and self._shown is request:
-            self.delivered = entry, document
+    async def kept(self) -> None:
+        """Wait until the answer that the page was made from is kept, if it has come to its end."""
+        request = self.answer.request if self.answer is not None else None
+        if self._keeping is not None and request is not None and not self.owner.under_way(request):
+            await asyncio.wait({self._keeping}, timeout=KEEP_SECONDS_MAX)
 
     def _on_navigated(self, frame: Frame) -> None:
         origin = origin_of(frame.url)
         if origin is not None:
             self.owner.touched(origin)
         if frame == self.page.main_frame:
-            request, self._navigation = self._navigation, None
+            request = self._navigation if self._leads_to(frame) else None
             if request is not None:
+                self._navigation = None
                 self.sockets.clear()
                 self.conditions = self.owner.conditions.present if self.owner.conditions is not None else None
             if not self.owner.laying_out:
                 self.owner.spawn(self._note(request))
 
+    def _leads_to(self, frame: Frame) -> bool:
+        """Whether it shows what the navigation asked for: a script may change the address while that is awaited."""
+        if self._navigation is None:
+            return False
+        return origin_of(frame.url) is None or urldefrag(frame.url).url == urldefrag(self._navigation.url).url
+
     async def _note(self, request: Request | None) -> None:
         """Keep what belongs to the history entry that has just become the present one."""
+        if (
+            request is not None
+        ):  # a new document, and not only a new entry; it can be used long before it has come whole
+            self.answer = answer = Answer(request)
+            self._keeping = self.owner.follow(self._fill(answer, request))
+        noted = None
+        # The page tells of its navigation before the browser has put that into the history: so the page is asked first.
         with contextlib.suppress(PlaywrightError, TimeoutError):
             async with asyncio.timeout(NOTE_SECONDS_MAX):
-                entries, index = await self.history()
-                entry = int(entries[index]["id"])
-                if request is not None:  # a new document, and not only a new entry
-                    self.posts.pop(entry, None)
-                    self.delivered, self._shown = None, request
-                    if request.method in _GETS:  # a page can be used long before its answer has ended
-                        self.owner.follow(self._deliver(entry, request))
-                    else:
-                        self.posts[entry] = await self._keep(request)
                 noted = await self.page.evaluate(script("past"))
+        with contextlib.suppress(PlaywrightError, TimeoutError):
+            async with asyncio.timeout(KEEP_SECONDS_MAX):
                 entries, index = await self.history()
-                if int(entries[index]["id"]) == entry:
-                    self.states[entry] = noted["state"]
-                    origin = origin_of(self.page.url)
-                    if origin is not None and noted["session"] is not None:
-                        self.session[origin] = noted["session"]
+            entry = int(entries[index]["id"])
+            if request is not None:
+                made = _entry_of(request, entries[: index + 1])
+                self.posts.pop(made, None)
+                if request.method not in _GETS:
+                    self.posts[made] = answer
+            if noted is not None and noted["url"] == entries[index]["url"]:
+                self.states[entry] = noted["state"]
+                origin = origin_of(self.page.url)
+                if origin is not None and noted["session"] is not None:
+                    self.session[origin] = noted["session"]
 
     def _items(self, event: dict[str, Any]) -> dict[str, str] | None:
         where = event["storageId"]
@@ -179,3 +201,10 @@ class LiveTab:
         items = self._items(event)
         if items is not None:
             items.clear()
+
+
+def _entry_of(request: Request, entries: list[dict[str, Any]]) -> int:
+    """The history entry that a document is shown at: the last one, unless its page has led elsewhere by now."""
+    where = urldefrag(request.url).url
+    at = (int(entry["id"]) for entry in reversed(entries) if urldefrag(entry["url"]).url == where)
+    return next(at, int(entries[-1]["id"]))

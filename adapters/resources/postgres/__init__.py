@@ -9,7 +9,7 @@ from statefork.adapters.resources.postgres.external import ExternalServer
 from statefork.adapters.resources.postgres.options import Options
 from statefork.adapters.resources.postgres.resource import PostgresResource
 from statefork.adapters.resources.postgres.server import Setup
-from statefork.adapters.resources.postgres.servers import server_at
+from statefork.adapters.resources.postgres.servers import LentServer, server_at
 from statefork.engine.ports import Services
 
 __all__ = ["Options", "PostgresResource", "make"]
@@ -20,6 +20,9 @@ def make(name: str, options: Options, services: Services) -> PostgresResource:
     server: Server
     if options.external:
         server = ExternalServer(name, options.server_dsn(name), "dsn" if options.dsn else "dsn_variable")
+    elif options.server:
+        place = services.state / "resources" / options.server / SERVER
+        server = LentServer(name, options.server, place, survives_os=options.survives == "os")
     else:
         server = server_at(
             Setup(

@@ -44,7 +44,11 @@ class Server(Protocol):
     """Where databases are: a server of our own, or somebody else's."""
 
     own: bool
-    making: Making
+
+    @property
+    def making(self) -> Making:
+        """Who makes databases there now."""
+        ...
 
     def acquire(self) -> None:
         """Run, or see that it answers."""

@@ -69,7 +69,8 @@ class Choice:
                 self._chosen = self._private(verdict.why) if verdict.private else self._shared()
             if isinstance(self._chosen, Backend) and self._is_fresh() and self._copies(self._chosen):
                 self._chosen.stop()
-                remove_tree(self._records.root / SERVER)
+                if not self._server.process_ids():  # nobody uses it as well
+                    remove_tree(self._records.root / SERVER)
                 verdict = Verdict(True, "this PostgreSQL copies the bytes when it is told to clone")
                 self._note(verdict)
                 self._chosen = self._private(verdict.why)

@@ -30,6 +30,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     live_variable: str = ""  # the environment variable that holds it
     dsn: str = ""  # connection string of an existing server; empty: statefork starts one of its own
     dsn_variable: str = ""
+    server: str = ""  # resource whose own server this one uses as well; empty: one of its own
     programs: str = ""  # of the own server, instead of the package's: the directory of postgres, initdb and psql
     strategy: Literal["auto", "shared", "private"] = "auto"  # one server for all environments, or one for each
     accelerate: bool = False  # compile and preload accelerator.c into the own server
@@ -53,6 +54,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.dsn and self.dsn_variable:
             yield "dsn_variable", "dsn and dsn_variable exclude each other"
         yield from _connection_faults("dsn", self.dsn)
+        if self.server:
+            yield from self._shared_server_faults()
         if not self.external:
             return
         for key, given in (
@@ -63,6 +66,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             if given:
                 what = "strategy = 'private'" if key == "strategy" else key
                 yield key, f"{what} is of statefork's own server, and the contract names another one"
+
+    def _shared_server_faults(self) -> Iterator[tuple[str, str]]:
+        for key in ("dsn", "dsn_variable"):
+            if getattr(self, key):
+                yield key, f"{key} and server exclude each other"
+        plain = {field.name: field.default for field in msgspec.structs.fields(type(self))}
+        for key in ("programs", "accelerate", "max_connections"):
+            if getattr(self, key) != plain[key]:
+                yield key, f"{key} is said by the resource whose server it is: {self.server!r}"
+        if self.settings:
+            yield "settings", f"settings are said by the resource whose server it is: {self.server!r}"
 
     def _number_faults(self) -> Iterator[tuple[str, str]]:
         for key, least, most, why in (

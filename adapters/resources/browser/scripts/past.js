@@ -4,4 +4,4 @@ const later = [];
 let state = null;
 try { state = pack(history.state, later, []); } catch { }
 await Promise.all(later);
-return { state, session: read() };
+return { state, session: read(), url: location.href };
