@@ -166,6 +166,7 @@ class Control:
         old = self.registry.cut_off(env, epoch)
         if old is not None:
             self._cut.setdefault((env, epoch), []).append(old)
+            self.stack.released(old)
         return self.do_living(env=env, epoch=epoch)
 
     def do_living(self, *, env: str, epoch: int) -> Any:

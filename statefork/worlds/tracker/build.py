@@ -48,7 +48,7 @@ def build(directory: Path, progress: Progress) -> None:
             "TZ": "UTC",
         }
         for part, begin, end in (("tables", 0.4, 0.7), ("rows", 0.7, 0.97)):
-            command = ["ruby", "--backtrace-limit=4", HERE / "seed.rb", part]
+            command: list[str | Path] = ["ruby", "--backtrace-limit=4", HERE / "seed.rb", part]
             run_child(command, within(progress, begin, end), environ, world="tracker", directory=_ROOT)
         dump(address, partial / BASE, lambda: progress(0.98, "dumping the database"))
     progress(1.0, "the tracker's base is built")

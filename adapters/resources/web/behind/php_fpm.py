@@ -68,6 +68,7 @@ class PhpFpmStack(BehindStack):
     def __init__(self) -> None:
         super().__init__()
         self._numbers = itertools.count(1)
+        self._slices: dict[str, list[str]] = {}  # nonce to what marks the entries that are the binding's
         self._socket: Path
 
     def start(self, setup: Setup) -> Path:
@@ -103,7 +104,9 @@ class PhpFpmStack(BehindStack):
         return PhpErrand(self.signed(payload), self.run / "work" / f"{nonce}.{number}")
 
     def keep(self, bound: Bound, nonce: str) -> None:
-        """Nothing is told in advance."""
+        """Nothing is told in advance. Applications also name what they share by the database."""
+        names = [str(address["name"]) for address in bound.stores.values() if "name" in address]
+        self._slices[nonce] = [nonce, *names]
 
     def connections(self, nonce: str) -> int:
         """As many as there are requests at work, at most."""
@@ -140,7 +143,7 @@ class PhpFpmStack(BehindStack):
     def drop(self, nonce: str) -> None:
         """Cut it off, and remove its slice of the shared memory. Without its file no request of it can begin later."""
         self.cut(nonce)
-        self._ask("drop", nonce=nonce)
+        self._ask("drop", slices=self._slices.pop(nonce, [nonce]))
         for file in (self.run / "work").glob(f"{nonce}.*"):
             file.unlink(missing_ok=True)
         (self.run / "cut" / nonce).unlink()
@@ -153,7 +156,7 @@ class PhpFpmStack(BehindStack):
         """Entries of the shared memory: of a request that is over, PHP keeps nothing else."""
         return [str(key) for key in self._ask("holders", first=first, second=second)]
 
-    def _ask(self, op: str, **arguments: str) -> Any:
+    def _ask(self, op: str, **arguments: str | list[str]) -> Any:
         """Have a worker carry something out. Raises OSError, RuntimeError."""
         connection = UnixConnection(str(self._socket), timeout=_CONTROL_S)
         body = json.dumps({"op": op, **arguments})

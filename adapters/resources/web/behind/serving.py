@@ -85,7 +85,7 @@ def nginx_configuration(site: Site, run: Path, *, ready: str, control: str) -> s
         for prefix, script in {
             ready: str(HOOKS / "ready.php"),
             control: str(HOOKS / "control.php"),
-            **{prefix: f"{site.root}/{script}" for prefix, script in site.scripts.items()},
+            **{prefix: str(Path(site.root) / script) for prefix, script in site.scripts.items()},
         }.items()
     )
     temporary = "".join(

@@ -9,7 +9,7 @@ namespace Statefork;
 	$asked = json_decode( file_get_contents( 'php://input' ), true, 8, JSON_THROW_ON_ERROR );
 	$answer = match ( $asked['op'] ) {
 		'ping' => apcu_store( 'statefork:ping', 1 ),
-		'drop' => apcu_delete( new \APCUIterator( '/' . preg_quote( $asked['nonce'], '/' ) . '/', APC_ITER_KEY ) ),
+		'drop' => apcu_delete( new \APCUIterator( '/' . implode( '|', array_map( preg_quote( ... ), $asked['slices'] ) ) . '/' ) ),
 		'holders' => search( $asked['first'] . $asked['second'] ),
 		'stats' => [ 'entries' => apcu_cache_info( true )['num_entries'] ?? 0 ],
 	};

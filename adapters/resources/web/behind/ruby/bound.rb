@@ -120,12 +120,22 @@ module Statefork
       @bounds = {}
       @lock = Mutex.new
       @closers = []
+      @enders = []
       @jobs = { 'queued' => 0, 'run' => 0 }
     end
 
     # Called for a binding that is cut off, to close what it has open.
     def on_cut(&closer)
       @closers << closer
+    end
+
+    # Called in the thread that a request, job or thread ends in, for what it has left open.
+    def on_end(&ender)
+      @enders << ender
+    end
+
+    def ended(bound)
+      @enders.each { |ender| ender.call(bound) }
     end
 
     def each_closer(&block)

@@ -59,7 +59,7 @@ module Statefork
 
       bound.cut!
       Statefork.drop(nonce)
-      bound.kept(:pool)&.disconnect(false)
+      Pools.close(bound)
       bound.forget!
       true
     end
@@ -75,8 +75,26 @@ module Statefork
     def do_holders(_bound, first:, second:)
       marker = Regexp.new("#{Regexp.escape(first)}(?=#{Regexp.escape(second)})", Regexp::FIXEDENCODING | Regexp::NOENCODING)
       4.times { GC.start }
-      held = ObjectSpace.each_object(String).to_a # before the search makes copies of its own
-      held.filter_map { |text| "#{text.bytesize} bytes: #{text.b[0, 80].inspect}" if marker.match?(text.b) }
+      texts = ObjectSpace.each_object(String).to_a # before the search makes copies of its own
+      texts.select! { |text| marker.match?(text.b) }
+      return [] if texts.empty?
+
+      texts.zip(owners(texts)).map { |text, owned| "#{text.bytesize} bytes #{text.b[0, 60].inspect} of #{owned}" }
+    end
+
+    private
+
+    # What refers to each of the texts, by class; of what only a thread's stack refers to, nothing does.
+    def owners(texts)
+      found = texts.to_h { |text| [text.object_id, []] }
+      ObjectSpace.each_object do |object|
+        next if object.equal?(texts)
+
+        (ObjectSpace.reachable_objects_from(object) || []).each do |reached|
+          found[reached.object_id]&.push(object.class.to_s) if reached.is_a?(String)
+        end
+      end
+      texts.map { |text| found[text.object_id].uniq.join(', ') }
     end
   end
 end

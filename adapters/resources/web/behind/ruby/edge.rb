@@ -1,6 +1,38 @@
 # frozen_string_literal: true
 
 module Statefork
+  # What a request is carried out in: a fiber of its own, so that nothing which the application leaves in the thread's
+  # locals, or on its stack, is met by the next request of another environment.
+  class Course
+    def initialize(bound, work)
+      @bound = bound
+      @work = work
+    end
+
+    def go(&block)
+      @bound.enter(@work) { fiber.resume(block) }
+    end
+
+    # The end of it, in whatever way.
+    def leave
+      @fiber.resume(nil) if @fiber&.alive?
+      @fiber = nil
+      Statefork.ended(@bound)
+    ensure
+      @work.done
+    end
+
+    private
+
+    def fiber
+      return @fiber if @fiber&.alive? # one that has raised is not
+
+      @fiber = Fiber.new do |block|
+        block = Fiber.yield(block.call) while block
+      end
+    end
+  end
+
   # The outermost Rack application: one environment for each request, held until the body is closed.
   class Edge
     LOST = 'Statefork-Lost'
@@ -16,14 +48,13 @@ module Statefork
 
       env.delete('rack.hijack') # a stream without its binding
       env['rack.hijack?'] = false
-      answered = false
+      course = Course.new(bound, work)
       begin
-        answer = bound.enter(work) { env['PATH_INFO'] == @ready_path ? ready(bound) : @app.call(env) }
-        answered = true
-        finish(answer, bound, work)
+        answer = course.go { env['PATH_INFO'] == @ready_path ? ready(bound) : @app.call(env) }
       ensure
-        work.done unless answered
+        course.leave unless answer
       end
+      finish(answer, course, bound, work)
     rescue BindingEnded => e
       [409, { 'Content-Type' => 'text/plain' }, [e.message]]
     end
@@ -37,9 +68,9 @@ module Statefork
       [503, { 'Content-Type' => 'text/plain' }, ["#{e.class}: #{e.message}"]]
     end
 
-    def finish(answer, bound, work)
+    def finish(answer, course, bound, work)
       status, headers, body = answer
-      body = Body.new(body, bound, work)
+      body = Body.new(body, course)
       return [status, headers, body] unless work.lost && !bound.cut?
 
       body.close
@@ -49,26 +80,26 @@ module Statefork
 
   # A response's body within its binding; whoever closes it ends the request.
   class Body
-    def initialize(body, bound, work)
+    def initialize(body, course)
       @body = body
-      @bound = bound
-      @work = work
+      @course = course
     end
 
     def each(&block)
-      @bound.enter(@work) { @body.each(&block) }
+      @course.go { @body.each(&block) }
     end
 
     def close
-      return unless @work
+      course, @course = @course, nil
+      return unless course
 
-      work, @work = @work, nil
       begin
-        @bound.enter(work) { @body.close if @body.respond_to?(:close) }
+        course.go { @body.close if @body.respond_to?(:close) }
       rescue BindingEnded
         @body.close if @body.respond_to?(:close)
       ensure
-        work.done
+        course.leave
+        @body = nil
       end
     end
   end

@@ -67,6 +67,7 @@ module Statefork
     rescue BindingEnded => e
       warn "statefork: #{e.message}"
     ensure
+      Statefork.ended(bound)
       work.done
     end
   end

@@ -89,6 +89,14 @@ module Statefork
         end
       end
 
+      # Idle connections now; others, which were shut, when their threads let go of them.
+      def close(bound)
+        pool = bound.kept(:pool) or return
+
+        pool.flush(0)
+        Thread.new { pool.disconnect(false) } unless pool.connections.empty?
+      end
+
       def busy(bound)
         (bound.kept(:pool)&.connections || []).select(&:in_use?).map do |connection|
           connection.transaction_open? ? 'a transaction is open' : 'a thread has a connection'
@@ -166,6 +174,7 @@ module Statefork
     Rails.cache = SlicedCache.new(:rails) { memory_store }
     ActionController::Base.cache_store = Rails.cache
     on_cut { |bound| Pools.shut(bound) }
+    on_end { |bound| bound.kept(:pool)&.release_connection }
     Readiness << lambda do |_bound|
       ActiveRecord::Base.connection.select_value('SELECT 1')
     ensure

@@ -1,0 +1,36 @@
+"""Makes the office's base: those of its three sites, side by side in ``shop/``, ``tracker/`` and ``wiki/``."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from statefork.worlds.making import Progress, whole, within
+from statefork.worlds.shop import build_postgres as shop
+from statefork.worlds.tracker import build as tracker
+from statefork.worlds.wiki import build as wiki
+
+SITES = {"shop": shop, "tracker": tracker, "wiki": wiki}
+
+
+def recipe_digest() -> str:
+    """SHA-256 (hex) over the recipes of the three. Raises MissingDependency."""
+    recipes = "\n".join(f"{name} {site.recipe_digest()}" for name, site in SITES.items())
+    return hashlib.sha256(recipes.encode()).hexdigest()
+
+
+def build(directory: Path, progress: Progress) -> None:
+    """Put the bases of the three sites into ``directory``, from the user's cache, where each is built once.
+
+    Raises MissingDependency, or ResourceFailed with the last lines of what was said.
+    """
+    with whole(directory) as partial:
+        for number, (name, site) in enumerate(SITES.items()):
+            part = within(progress, number / len(SITES), (number + 1) / len(SITES))
+            shutil.copytree(site.cached(_of(name, part)), partial / name)
+    progress(1.0, "the office's bases are there")
+
+
+def _of(site: str, progress: Progress) -> Progress:
+    return lambda fraction, text: progress(fraction, f"{site}: {text}")
