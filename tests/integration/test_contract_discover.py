@@ -93,8 +93,9 @@ def test_files_elsewhere_and_what_is_left_running_are_missed(
     assert kinds["files"]["what"] == str(watch / "uploads")
     assert kinds["database"]["what"] == str(watch / "app.db")
     assert kinds["process"]["what"] == "sleep 1000"
-    assert ("written by sh" in kinds["files"]["evidence"]) == (how == "heard")
-    assert bool(found["notes"]) == (how == "walked")
+    named, told = "written by sh" in kinds["files"]["evidence"], " ".join(found["notes"])
+    assert ("change times" in told) == (how == "walked")
+    assert named == (how == "heard") or "had ended before it was known" in told  # on a machine that is very busy
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 10
     while started(pid):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import msgspec
 import typer
 
@@ -16,6 +18,7 @@ from statefork.adapters.interfaces.cli.sentences import counted
 
 if TYPE_CHECKING:
     from statefork.adapters.interfaces.contracts.checking import Checked
+    from statefork.adapters.interfaces.contracts.discovering import Discovered
 
 HELP = """A contract: the file that lists all state which decides what a task sees and what it is worth.
 
@@ -153,43 +156,44 @@ def derive(
     out.say(text.rstrip("\n"))
 
 
+RunOption = Annotated[
+    str,
+    typer.Option(
+        "--run",
+        help="What to run in an environment of the contract, for /bin/sh. It finds STATEFORK_STATE, STATEFORK_ENV and "
+        "STATEFORK_BASE_URL (of each site: …_NAME) in its environment.",
+        metavar="COMMAND",
+        show_default=False,
+    ),
+]
+WatchOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--watch",
+        help="A directory in which writes count. Without any: the contract's, this one, the home directory, /var/lib "
+        "and /srv.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
+DatabaseOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--database", help="A PostgreSQL server whose databases are watched.", metavar="DSN", show_default=False
+    ),
+]
+CacheOption = Annotated[
+    list[str] | None,
+    typer.Option("--cache", help="A Redis or Valkey server whose keys are watched.", metavar="URL", show_default=False),
+]
+
+
 def discover(
     contract: ContractArgument,
-    run: Annotated[
-        str,
-        typer.Option(
-            "--run",
-            help="What to run in an environment of the contract, for /bin/sh. It finds STATEFORK_STATE, STATEFORK_ENV "
-            "and STATEFORK_BASE_URL (of each site: …_NAME) in its environment.",
-            metavar="COMMAND",
-            show_default=False,
-        ),
-    ],
-    watch: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--watch",
-            help="A directory in which writes count. Without any: the contract's, this one, the home directory, "
-            "/var/lib and /srv.",
-            metavar="DIR",
-            show_default=False,
-        ),
-    ] = None,
-    database: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--database",
-            help="A PostgreSQL server whose databases are watched, beside those of the contract.",
-            metavar="DSN",
-            show_default=False,
-        ),
-    ] = None,
-    cache: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cache", help="A Redis or Valkey server whose keys are watched.", metavar="URL", show_default=False
-        ),
-    ] = None,
+    run: RunOption,
+    watch: WatchOption = None,
+    database: DatabaseOption = None,
+    cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run something in a new environment with watching on, and list state that it touched and the contract lacks.
@@ -201,10 +205,6 @@ def discover(
 
     Exit status: 0 nothing was missed, 1 something was, or the command failed, 2 it can't be run.
     """
-    import tempfile
-
-    import anyio
-
     from statefork.adapters.interfaces.contracts.discovering import Wish
     from statefork.adapters.interfaces.contracts.discovering import discover as watched
 
@@ -224,6 +224,13 @@ def discover(
         found = anyio.run(watched, wish, bar.tell, backend="trio")
     good = not found.missed and not found.status
     out.data({"ok": good, **msgspec.to_builtins(found)})
+    _tell_missed(out, found)
+    if not good:
+        raise typer.Exit(EXIT_NOT_AS_IT_SHOULD_BE)
+    out.say("Nothing was touched that the contract does not have.", "bold green")
+
+
+def _tell_missed(out: Out, found: Discovered) -> None:
     if found.missed:
         out.table(("missed", "what", "how it is known"), [(one.kind, one.what, one.evidence) for one in found.missed])
     for one in found.missed:
@@ -234,8 +241,5 @@ def discover(
         out.note(note)
     if found.status:
         out.say(f"The command ended with status {found.status}.", "bold red")
-    if not good:
-        if found.missed:
-            out.say(f"{counted(len(found.missed), 'piece')} of state that the contract does not have.", "bold red")
-        raise typer.Exit(EXIT_NOT_AS_IT_SHOULD_BE)
-    out.say("Nothing was touched that the contract does not have.", "bold green")
+    if found.missed:
+        out.say(f"{counted(len(found.missed), 'piece')} of state that the contract does not have.", "bold red")

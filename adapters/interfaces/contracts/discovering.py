@@ -154,7 +154,10 @@ class _Watching:
                 "on this machine may have written them"
             )
         if self._files.unknown:
-            yield f"{self._files.unknown} writes were by processes that had ended before it was known whose they were"
+            yield (
+                f"{self._files.unknown} writes were by processes that had ended before it was known whose they were: "
+                "where no program is named, others may have written"
+            )
 
 
 def _who(writes: Sequence[Write]) -> str:

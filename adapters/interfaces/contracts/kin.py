@@ -56,9 +56,17 @@ class Kin:
         with self._lock:
             if pid in self._known:
                 return self._known[pid]
-        if pid == os.getpid() or self._bears_the_mark(pid):
+        if pid == os.getpid() or self._bears_the_mark(pid) or self._has_a_parent(pid):
             return self._remember(pid)
         return None
+
+    def _has_a_parent(self, pid: int) -> bool:
+        """Whether its parent is of the run: of one that has just ended that is told, and its environment is not."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            with self._lock:
+                return parent == os.getpid() or parent in self._known
+        return False
 
     def left(self) -> list[Who]:
         """Those that bear the mark and live: the run's own command started them, and did not end them."""

@@ -1,7 +1,7 @@
 """Which files a run wrote, and who: heard from the kernel (fanotify, as root), or found by their change times.
 
-Heard, each write has a process, and only those of the run count. Found by a walk of directories, anybody may have
-written them; such a finding says so.
+Heard, each write has a process, and only those of the run count, beside those of processes that had ended before
+anybody could look. Found by a walk of directories, anybody may have written them. Such findings name no program.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+
+from statefork.adapters.resources.process.standing import started
 
 _CLOEXEC, _NONBLOCK, _UNLIMITED_QUEUE = 0x1, 0x2, 0x10
 _MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
@@ -44,7 +46,7 @@ class Heard:
         self._roots = roots
         self._program = program
         self._found: set[Write] = set()
-        self.unknown = 0  # writes by processes that had ended before anybody could tell whose they were
+        self.unknown = 0  # writes by processes that had ended before anybody could tell whose they were: they count
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="statefork-writes", daemon=True)
         self._file = -1
@@ -96,12 +98,14 @@ class Heard:
             path = os.readlink(f"/proc/self/fd/{file}")  # noqa: PTH115 - the text as it stands: it may say (deleted)
         finally:
             os.close(file)
+        if path.endswith(" (deleted)") or len(self._found) >= _FOUND_MAX:
+            return
         program = self._program(pid)
         if program is not None:
-            if len(self._found) < _FOUND_MAX and not path.endswith(" (deleted)"):
-                self._found.add(Write(path, program))
-        elif not Path(f"/proc/{pid}").exists() and any(Path(path).is_relative_to(root) for root in self._roots):
+            self._found.add(Write(path, program))
+        elif not started(pid) and any(Path(path).is_relative_to(root) for root in self._roots):
             self.unknown += 1
+            self._found.add(Write(path))
 
 
 class Walked:

@@ -94,7 +94,8 @@ class FilesResource(StoredResource):
 
     async def stop(self) -> None:
         """Take every tree out of reach; their files stay. Idempotent."""
-        await in_thread(lambda: self._trees().shut())
+        if self._chosen is not None:  # else nothing was opened, and trying might fail
+            await in_thread(self._chosen.shut)
         await in_thread(self._sums.stop)
 
     # -- the base ---------------------------------------------------------------------------------------------
