@@ -16,8 +16,10 @@ import pytest
 import statefork
 from statefork.actions import Goto
 from statefork.adapters.interfaces.cli.main import invoke
+from statefork.adapters.resources.process.standing import started
 from statefork.engine.errors import ContractError, MissingDependency
 from tests.contract.process_kit import SERVER, gone
+from tests.integration.test_cli import Commands, engine
 
 pytestmark = pytest.mark.anyio
 
@@ -192,4 +194,26 @@ async def test_a_browser_sees_its_own_environments_backend(tmp_path: Path) -> No
         await one.reset()
         assert await get(one, "visits") is None
         assert "first" not in (await one.act(Goto("http://tracker.example/keys/issue"))).text
+    assert statefork.audit(tmp_path / "state", world=True).clean
+
+
+def test_a_killed_engine_leaves_no_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = Commands(tmp_path / "state", capsys)
+    text = contract_at(tmp_path, PROCESS).read_text()
+    with engine(tmp_path, commands.state, text) as running:
+        commands("create", "one")
+        site = commands.json("show", "one")["sites"]["tracker.example"]
+        httpx.put(f"{site}/keys/issue", content="kept", trust_env=False).raise_for_status()
+        commands("snapshot", "one")
+        httpx.put(f"{site}/keys/issue", content="lost", trust_env=False).raise_for_status()
+        pids = [
+            int(httpx.get(f"{site}/pid", trust_env=False).text),
+            int(httpx.post(f"{site}/spawn", trust_env=False).text),
+        ]
+        running.end(signal.SIGKILL)
+    with engine(tmp_path, commands.state, text):
+        assert not any(map(started, pids)), "the opening waits for the end of what was left"
+        commands("fork", "one", "-n", "1")
+        site = commands.json("show", "one-f1")["sites"]["tracker.example"]
+        assert httpx.get(f"{site}/keys/issue", trust_env=False).text == "kept"
     assert statefork.audit(tmp_path / "state", world=True).clean
