@@ -221,8 +221,9 @@ async def test_a_user_of_its_own_reaches_nothing_of_others(make: Make, open_plac
     assert len({0, *users}) == 3
     await one.write(left_binding, "key", "value")
     stolen = str(left_binding.address["path"])
-    as_right = ["setpriv", f"--reuid={users[1]}", f"--regid={users[1]}", "--clear-groups", "cat", f"{stolen}/key"]
-    assert (await anyio.run_process(as_right, check=False)).returncode != 0
+    as_right = ["setpriv", f"--reuid={users[1]}", f"--regid={users[1]}", "--clear-groups"]
+    for theft in (["cat", f"{stolen}/key"], ["ls", stolen], ["touch", f"{right_binding.address['path']}/../log"]):
+        assert (await anyio.run_process([*as_right, *theft], check=False)).returncode != 0, theft
     assert int(await posted(right_binding, "/forks")) < 40
     assert await one.read(left_binding, "key") == "value"
     sealed = await one.cut(left)
@@ -307,3 +308,54 @@ async def test_names_in_braces_stand_for_what_it_depends_on(make: Make) -> None:
     binding = await one.resource.bind(branch, identity, Needs(bindings={"db": db}))
     seen = json.loads(ask(binding, "GET", "/me")[1])["environment"]
     assert (seen["DATABASE"], seen["STATEFORK_DB_NAME"]) == ("shop", "shop")
+
+
+def tree_of(path: Path) -> dict[str, str]:
+    """What a directory shows, by path: kinds, links and texts."""
+    found = {}
+    for place in sorted(path.rglob("*")):
+        what = f"-> {place.readlink()}" if place.is_symlink() else "/" if place.is_dir() else place.read_text()
+        found[str(place.relative_to(path))] = what
+    return found
+
+
+def meddle(tree: Path, round_: int) -> None:
+    """One of each thing that a layer has to tell, while a process works in the tree."""
+    (tree / "keep").mkdir(exist_ok=True)
+    (tree / "keep" / f"{round_}").write_text(str(round_))
+    (tree / "same").write_text("same" if round_ < 3 else "other")
+    if round_ % 3 == 0:
+        shutil.rmtree(tree / "inner", ignore_errors=True)
+        (tree / "inner").mkdir()
+        (tree / "inner" / "new").symlink_to(f"nowhere-{round_}")
+    if round_ == 1:
+        (tree / "moved").rename(tree / "renamed")
+    if round_ == 5:
+        (tree / "renamed" / "deep").unlink()
+        (tree / "seeded").unlink()
+    if round_ == 9:
+        (tree / "renamed").rename(tree / "keep" / "renamed")
+
+
+@pytest.mark.parametrize("strategy", [pytest.param("overlay", marks=pytest.mark.root), "copy"])
+async def test_every_version_is_what_the_tree_showed(make: Make, tmp_path: Path, strategy: str) -> None:
+    one = make(strategy=strategy)
+    for name in ("inner", "moved"):
+        (tmp_path / "base" / name).mkdir()
+        (tmp_path / "base" / name / "deep").write_text(name)
+    branch, binding = await one.open(await one.base())
+    tree = Path(str(binding.address["path"]))
+    sealed = []
+    for round_ in range(12):
+        await one.write(binding, "held", str(round_))  # a file that stays open
+        await anyio.to_thread.run_sync(meddle, tree, round_)
+        shown = await anyio.to_thread.run_sync(tree_of, tree)
+        sealed.append((await one.cut(branch), shown))
+        if round_ == 6:
+            await one.resource.discard(sealed.pop(0)[0])
+    assert await anyio.to_thread.run_sync(tree_of, tree) == sealed[-1][1]
+    for version, shown in sealed:
+        again = await one.resource.branch(version, Owner(env="again", epoch=1))
+        path = one.bench.state / str(again.data["path"])
+        assert await anyio.to_thread.run_sync(tree_of, path) == shown
+        await one.resource.discard(again)

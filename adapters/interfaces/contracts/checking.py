@@ -12,7 +12,7 @@ from statefork.adapters.interfaces.contracts.reading import Tasks, read_tasks
 from statefork.adapters.interfaces.registry import check_options, unavailable
 from statefork.adapters.interfaces.worlds import read_contract
 from statefork.adapters.resources.process import Options as ProcessOptions
-from statefork.engine.contract import Contract, check_bases
+from statefork.engine.contract import PRIVATE_ADAPTER, Contract, check_bases
 from statefork.engine.errors import ContractError
 from statefork.engine.places import Problem
 
@@ -100,7 +100,7 @@ def _dependencies(contract: Contract) -> Iterator[Problem]:
 
 def _braced(contract: Contract, name: str, *, private: bool) -> set[str]:
     spec = contract.resources[name]
-    if not (spec.private if private else spec.adapter == ProcessOptions.__module__.split(".")[-2]):
+    if not (spec.private if private else spec.adapter == PRIVATE_ADAPTER):
         return set()
     try:
         return contract.convert(name, ProcessOptions, private=private).needed()

@@ -88,9 +88,9 @@ def give(tree: Path, account: Account, pulse: Callable[[], None]) -> None:
                     place.chmod(stat.S_IMODE(status.st_mode) & 0o777)  # nobody's program becomes another's
 
 
-def check_reach(resource: str, account: Account, tree: Path) -> None:
-    """Raise ResourceFailed where the account may not get to its own tree."""
-    for folder in reversed(tree.parents):
+def check_reach(resource: str, account: Account, workplace: Path) -> None:
+    """Raise ResourceFailed where the account may not get to its own directory."""
+    for folder in reversed(workplace.parents):
         with contextlib.suppress(OSError):
             status = folder.stat()
             if not status.st_mode & stat.S_IXOTH and status.st_uid != account.uid:

@@ -10,6 +10,8 @@ once the command serves counts as untouched, as long as it was untouched before.
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -120,7 +122,10 @@ class ProcessResource(FilesResource):
         assert account is not None, "there is a user, so there is an account"
         if tree.stat().st_uid != account.uid:
             give(tree, account, pulse)
-        check_reach(self.name, account, tree)
+        if account.alone:  # siblings may not even enter; nor does it own what is beside its tree: the record, the log
+            os.chown(tree.parent, -1, account.gid)
+            tree.parent.chmod(0o710)
+        check_reach(self.name, account, tree.parent)
 
     def _provision(self) -> Sealed:
         if not self._running.base:
@@ -366,5 +371,14 @@ def touch_mapped(pids: Iterable[int], tree: Path) -> None:
             for line in lines:
                 _, modes, *_, path = line.split(None, 5) if line.count(" ") >= 5 else ("", "", "")
                 if modes.startswith("rw") and modes.endswith("s") and path.startswith(below):
-                    with contextlib.suppress(FileNotFoundError):
-                        Path(path).chmod(Path(path).stat().st_mode & 0o7777)
+                    restamp(path)
+
+
+def restamp(path: str) -> None:
+    """A new change time for a file that is there; never for what a link leads to: its owner may be nobody's friend."""
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.fchmod(file, stat.S_IMODE(os.fstat(file).st_mode))
+        finally:
+            os.close(file)
