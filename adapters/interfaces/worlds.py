@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import time
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
+
+import msgspec
 
 from statefork.adapters.interfaces.registry import adapter_names
 from statefork.engine.contract import Contract, load_contract
@@ -114,3 +117,69 @@ def _why(error: OSError) -> str:
     if isinstance(error, shutil.Error):
         return str(error.args[0][0][2])
     return str(error)
+
+
+class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
+    """A packaged world, as it is on this machine."""
+
+    name: str
+    file: str
+    sites: tuple[str, ...]
+    built: bool = False
+    size_bytes: int = 0
+    missing: str = ""  # what is needed to build it, and how to get it
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """A world's base in the user's cache."""
+
+    name: str
+    place: str
+    size_bytes: int
+    seconds: float  # that building it took just now; 0: it was there
+
+
+def survey() -> list[Surveyed]:
+    """The packaged worlds. Nothing is built or installed."""
+    found = []
+    for name, file in packaged_worlds().items():
+        contract, _ = read_contract(file)
+        sites = tuple(sorted(_hosts(contract)))
+        one = Surveyed(name=name, file=str(file), sites=sites)
+        try:
+            place = _build_module(contract).place()
+        except MissingDependency as missing:
+            one = msgspec.structs.replace(one, missing=f"{missing.message}: {missing.hint}")
+        else:
+            one = msgspec.structs.replace(one, built=place.is_dir(), size_bytes=_size(place))
+        found.append(one)
+    return found
+
+
+def _hosts(contract: Contract) -> list[str]:
+    return [str(spec.options["host"]) for spec in contract.resources.values() if "host" in spec.options]
+
+
+def can_be_built(contract: Contract) -> bool:
+    """Whether its base can be made before an engine needs it."""
+    return contract.build is not None and hasattr(_build_module(contract), "cached")
+
+
+def built(name: str, progress: Progress) -> Base:
+    """Build a world's base into the user's cache, if it is not there. Raises ContractError where that can't be."""
+    contract, _ = read_contract(name)
+    if not can_be_built(contract):
+        raise ContractError(
+            f"contract {contract.name!r} says of no base that can be built beforehand",
+            hint="`statefork up` makes what it needs; a build module with place() and cached() can do it before",
+            key="contract.build",
+        )
+    module = _build_module(contract)
+    was_there, began = module.place().is_dir(), time.monotonic()
+    place: Path = module.cached(progress)
+    seconds = 0.0 if was_there else round(time.monotonic() - began, 1)
+    return Base(name=contract.name, place=str(place), size_bytes=_size(place), seconds=seconds)
+
+
+def _size(place: Path) -> int:
+    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())

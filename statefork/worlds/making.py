@@ -47,20 +47,24 @@ def whole(directory: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def in_cache(name: str, make: Callable[[Path, Progress], None], progress: Progress, root: Path | None) -> Path:
-    """The base of that name under ``root`` (the user's cache directory), made when it is not there yet."""
+def cache_place(name: str, root: Path | None = None) -> Path:
+    """Where a base of that name is kept: under ``root``, else in the user's cache directory."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    target = (root or home / "statefork" / "worlds") / name
+    return (root or home / "statefork" / "worlds") / name
+
+
+def in_cache(target: Path, make: Callable[[Path, Progress], None], progress: Progress) -> Path:
+    """The base at ``target``, made when it is not there yet; who comes meanwhile waits for it."""
     if not target.is_dir():
-        with _alone(target, progress):
+        with alone(target, progress):
             if not target.is_dir():
                 make(target, progress)
     return target
 
 
 @contextmanager
-def _alone(target: Path, progress: Progress) -> Iterator[None]:
-    """One process builds a base, others wait for it. The lock ends with its process."""
+def alone(target: Path, progress: Progress) -> Iterator[None]:
+    """One process makes what is to be at ``target``, others wait for it. The lock ends with its process."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(f"{target.name}.lock").open("w") as lock:
         while True:
@@ -68,7 +72,7 @@ def _alone(target: Path, progress: Progress) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                progress(0.0, "waiting for another process that builds the same base")
+                progress(0.0, "waiting for another process that does the same")
                 time.sleep(SILENCE_S)
         yield
 

@@ -9,21 +9,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from statefork.engine.errors import MissingDependency
-from statefork.worlds.making import Progress, run_child
+from statefork.engine.errors import MissingDependency, ResourceFailed
+from statefork.worlds.making import Progress, alone, cache_place, run_child
 
+_LOCK_S = 600  # of another installation on this machine
 _NO_SERVICES = Path("/usr/sbin/policy-rc.d")
 """Asked by Debian's packages whether they may start what they install (101: no)."""
 
 
 def versions(packages: Sequence[str], world: str) -> dict[str, str]:
     """The versions that are installed, or would be. Raises MissingDependency when a package is not and can't be."""
-    found = {name: _ask("dpkg-query", "--show", "--showformat=${Version}", name) for name in packages}
+    found = {name: _installed(name) for name in packages}
     absent = [name for name, version in found.items() if not version]
     if absent:
         _check_may_install(absent, world)
-        for name in absent:
-            found[name] = _candidate(name)
+        if not all(map(_candidate, absent)):  # nobody has asked what there is yet
+            with alone(cache_place("packages"), _quietly):
+                _read_lists(_quietly, world)
+        found |= {name: _candidate(name) for name in absent}
+    if unknown := [name for name, version in found.items() if not version]:
+        raise MissingDependency(
+            f"the {world} needs the packages {', '.join(unknown)}, which this machine's sources of packages don't have",
+            hint="Debian 12 has them",
+        )
     return found
 
 
@@ -32,28 +40,43 @@ def install(
 ) -> None:
     """Install what is absent; ``answers`` are debconf's. Raises MissingDependency, or ResourceFailed with apt's words.
 
-    No service is started: a world's servers are its own.
+    No service is started: a world's servers are its own. Of several processes one installs at a time.
     """
-    absent = [name for name in packages if not _ask("dpkg-query", "--show", "--showformat=${Version}", name)]
-    if not absent:
+    if all(map(_installed, packages)):
         return
-    _check_may_install(absent, world)
-    for question, answer in (answers or {}).items():
-        line = f"{absent[0]} {question} {answer}\n"
-        subprocess.run(["debconf-set-selections"], input=line, text=True, check=True, capture_output=True)
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    with _services_kept_down():
-        if not _candidate(absent[0]):
-            run_child(["apt-get", "-qq", "update"], progress, environ, world=world)
-        command = ["apt-get", "-y", "--no-install-recommends", "install", *absent]
-        done = 0
+    with alone(cache_place("packages"), progress), _services_kept_down():
+        absent = [name for name in packages if not _installed(name)]
+        if not absent:
+            return
+        _check_may_install(absent, world)
+        for question, answer in (answers or {}).items():
+            line = f"{absent[0]} {question} {answer}\n"
+            subprocess.run(["debconf-set-selections"], input=line, text=True, check=True, capture_output=True)
+        try:
+            _fetch(absent, progress, world)
+        except ResourceFailed:  # lists that are too old lead to what is gone
+            _read_lists(progress, world)
+            _fetch(absent, progress, world)
 
-        def says(line: str) -> tuple[float, str] | None:
-            nonlocal done
-            done += line.startswith(("Get:", "Unpacking ", "Setting up "))
-            return min(0.99, done / (done + 100)), f"installing {', '.join(absent)}"
 
-        run_child(command, progress, environ, world=world, says=says)
+def _fetch(absent: Sequence[str], progress: Progress, world: str) -> None:
+    command = ["apt-get", "-y", "--no-install-recommends", "-o", f"DPkg::Lock::Timeout={_LOCK_S}", "install", *absent]
+    done = 0
+
+    def says(line: str) -> tuple[float, str] | None:
+        nonlocal done
+        done += line.startswith(("Get:", "Unpacking ", "Setting up "))
+        return min(0.99, done / (done + 100)), f"installing {', '.join(absent)}"
+
+    run_child(command, progress, {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, world=world, says=says)
+
+
+def _read_lists(progress: Progress, world: str) -> None:
+    run_child(["apt-get", "-qq", "update"], progress, os.environ, world=world)
+
+
+def _quietly(fraction: float, text: str) -> None:
+    pass
 
 
 def _check_may_install(absent: Sequence[str], world: str) -> None:
@@ -63,6 +86,14 @@ def _check_may_install(absent: Sequence[str], world: str) -> None:
         f"the {world} needs Debian's packages {', '.join(absent)}, which are not installed",
         hint=f"As root: apt-get install --no-install-recommends {' '.join(absent)}",
     )
+
+
+def _installed(package: str) -> str:
+    """Its version; empty where it is not installed whole."""
+    status, _, version = _ask("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", package).partition(
+        " "
+    )
+    return version if status == "installed" else ""
 
 
 def _ask(*command: str) -> str:

@@ -37,6 +37,7 @@ from statefork.adapters.interfaces.cli import (
     simulate,
     store,
     up,
+    world,
 )
 from statefork.adapters.interfaces.cli import transitions as moving
 from statefork.adapters.interfaces.cli.faults import (
@@ -82,6 +83,10 @@ VERBS: dict[str, Verb] = {
     "doctor": Verb(doctor.doctor, doctor.EXAMPLES, RUN),
     "demo": Verb(demo.demo, "\n    statefork demo\n    statefork demo --envs 16 --json\n", RUN),
     "up": Verb(up.up, up.EXAMPLES, RUN),
+    "world ls": Verb(world.ls, world.LS_EXAMPLES, RUN),
+    "world build": Verb(world.build, world.BUILD_EXAMPLES, RUN),
+    "world up": Verb(world.up, world.UP_EXAMPLES, RUN),
+    "world down": Verb(world.down, world.DOWN_EXAMPLES, RUN),
     "contract check": Verb(contract.check, contract.CHECK_EXAMPLES, RUN),
     "contract derive": Verb(contract.derive, contract.DERIVE_EXAMPLES, RUN),
     "contract discover": Verb(contract.discover, contract.DISCOVER_EXAMPLES, RUN),
@@ -118,7 +123,7 @@ VERBS: dict[str, Verb] = {
     "simulate": Verb(simulate.simulate, simulate.EXAMPLES, MAKE),
 }
 
-GROUPS = {"contract": contract.HELP, "store": store.HELP}
+GROUPS = {"contract": contract.HELP, "store": store.HELP, "world": world.HELP}
 """Verbs of two words: what the first is about."""
 
 _FREE_WORDS = {"ignore_unknown_options": True}  # fields of an action look like options

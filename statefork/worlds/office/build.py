@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
-from statefork.worlds.making import Progress, whole, within
+from statefork.worlds.making import Progress, cache_place, in_cache, whole, within
 from statefork.worlds.shop import build_postgres as shop
 from statefork.worlds.tracker import build as tracker
 from statefork.worlds.wiki import build as wiki
@@ -28,9 +29,27 @@ def build(directory: Path, progress: Progress) -> None:
     with whole(directory) as partial:
         for number, (name, site) in enumerate(SITES.items()):
             part = within(progress, number / len(SITES), (number + 1) / len(SITES))
-            shutil.copytree(site.cached(_of(name, part)), partial / name)
+            shutil.copytree(site.cached(_of(name, part)), partial / name, copy_function=_linked)
     progress(1.0, "the office's bases are there")
+
+
+def _linked(source: str, target: str) -> None:
+    """The cache need not hold the same file twice; whoever uses a base copies it."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _of(site: str, progress: Progress) -> Progress:
     return lambda fraction, text: progress(fraction, f"{site}: {text}")
+
+
+def place(root: Path | None = None) -> Path:
+    """Where the base of the present recipe is, or will be: under ``root``, else in the user's cache directory."""
+    return cache_place(f"office-{recipe_digest()[:16]}", root)
+
+
+def cached(progress: Progress, root: Path | None = None) -> Path:
+    """The base of the present recipe at its place, built when it is not there yet."""
+    return in_cache(place(root), build, progress)

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from statefork.worlds import making
-from statefork.worlds.making import Progress, in_cache, whole
+from statefork.worlds.making import Progress, cache_place, in_cache, whole
 
 HERE = Path(__file__).resolve().parent
 
@@ -47,9 +47,14 @@ def build(directory: Path, progress: Progress) -> None:
         run_child(partial, progress, {"DJANGO_SETTINGS_MODULE": "statefork.worlds.shop.settings"})
 
 
+def place(root: Path | None = None) -> Path:
+    """Where the base of the present recipe is, or will be: under ``root``, else in the user's cache directory."""
+    return cache_place(f"shop-{recipe_digest()[:16]}", root)
+
+
 def cached(progress: Progress, root: Path | None = None) -> Path:
-    """The base of the present recipe under ``root`` (the user's cache directory), built when it is not there yet."""
-    return in_cache(f"shop-{recipe_digest()[:16]}", build, progress, root)
+    """The base of the present recipe at its place, built when it is not there yet."""
+    return in_cache(place(root), build, progress)
 
 
 def run_child(directory: Path, progress: Progress, environ: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from statefork.worlds.databases import client_variables, dump, scratch_database
-from statefork.worlds.making import Progress, in_cache, whole
+from statefork.worlds.making import Progress, cache_place, in_cache, whole
 from statefork.worlds.shop import build as sqlite
 
 BASE = "shop.sql"
@@ -34,6 +34,11 @@ def build(directory: Path, progress: Progress) -> None:
         dump(address, partial / BASE, lambda: progress(1.0, "dumping the database"))
 
 
+def place(root: Path | None = None) -> Path:
+    """Where the base of the present recipe is, or will be: under ``root``, else in the user's cache directory."""
+    return cache_place(f"shop-postgres-{recipe_digest()[:16]}", root)
+
+
 def cached(progress: Progress, root: Path | None = None) -> Path:
-    """The base of the present recipe under ``root`` (the user's cache directory), built when it is not there yet."""
-    return in_cache(f"shop-postgres-{recipe_digest()[:16]}", build, progress, root)
+    """The base of the present recipe at its place, built when it is not there yet."""
+    return in_cache(place(root), build, progress)

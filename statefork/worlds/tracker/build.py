@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from statefork.worlds.databases import dump, scratch_database
-from statefork.worlds.making import Progress, digest_of, in_cache, run_child, whole, within
+from statefork.worlds.making import Progress, cache_place, digest_of, in_cache, run_child, whole, within
 from statefork.worlds.packages import install, versions
 
 PACKAGES = ("redmine", "redmine-pgsql", "ruby-pg", "puma")
@@ -54,6 +54,11 @@ def build(directory: Path, progress: Progress) -> None:
     progress(1.0, "the tracker's base is built")
 
 
+def place(root: Path | None = None) -> Path:
+    """Where the base of the present recipe is, or will be: under ``root``, else in the user's cache directory."""
+    return cache_place(f"tracker-{recipe_digest()[:16]}", root)
+
+
 def cached(progress: Progress, root: Path | None = None) -> Path:
-    """The base of the present recipe under ``root`` (the user's cache directory), built when it is not there yet."""
-    return in_cache(f"tracker-{recipe_digest()[:16]}", build, progress, root)
+    """The base of the present recipe at its place, built when it is not there yet."""
+    return in_cache(place(root), build, progress)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from statefork.adapters.resources.postgres.connecting import Address
 from statefork.worlds.databases import dump, scratch_database
-from statefork.worlds.making import Progress, digest_of, in_cache, run_child, whole, within
+from statefork.worlds.making import Progress, cache_place, digest_of, in_cache, run_child, whole, within
 from statefork.worlds.packages import install, versions
 
 PACKAGES = (
@@ -86,6 +86,11 @@ def _installer(address: Address, partial: Path) -> list[str | Path]:
     return ["php", _ROOT / "maintenance" / "install.php", *options, "Wiki", "Admin"]
 
 
+def place(root: Path | None = None) -> Path:
+    """Where the base of the present recipe is, or will be: under ``root``, else in the user's cache directory."""
+    return cache_place(f"wiki-{recipe_digest()[:16]}", root)
+
+
 def cached(progress: Progress, root: Path | None = None) -> Path:
-    """The base of the present recipe under ``root`` (the user's cache directory), built when it is not there yet."""
-    return in_cache(f"wiki-{recipe_digest()[:16]}", build, progress, root)
+    """The base of the present recipe at its place, built when it is not there yet."""
+    return in_cache(place(root), build, progress)

@@ -1,0 +1,154 @@
+"""An engine as a process of its own that outlives the command which started it, and its end in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from statefork.adapters.interfaces.control.client import Control, EngineDeaf, EngineForeign, held
+from statefork.adapters.interfaces.control.protocol import Status
+from statefork.engine.runtimes import log_tail, rotate
+from statefork.journal.errors import StateforkError
+
+POLL_S = 0.05
+CLOSE_S_MAX = 120.0
+"""How long an engine may take to park its environments and close."""
+
+Tell = Callable[[float], None]
+"""Called again and again while something is waited for, with the seconds so far. What it raises ends the waiting."""
+
+
+class WorldNotUp(StateforkError):
+    """The engine of a world ended before it was ready, or does not end."""
+
+    code = "world_not_up"
+
+
+class Closed(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine ended."""
+
+    pid: int | None  # None: there was none
+    not_parked: tuple[str, ...] = ()
+
+
+def log_of(state: Path) -> Path:
+    """Where an engine in the background writes what it says."""
+    return state / "logs" / "up.log"
+
+
+def running(state: Path) -> dict[str, Any] | None:
+    """What the engine of a state directory says of itself; None where there is none.
+
+    Raises EngineDeaf where somebody has the directory open and takes no commands.
+    """
+    holder = held(state)
+    if holder is None:
+        return None
+    return Control(state).ask("status", Status()) | {"pid": holder.pid}
+
+
+def start(contract: str, state: Path, options: tuple[str, ...], tell: Tell) -> dict[str, Any]:
+    """Start ``statefork up`` and wait until it is ready; what it says of itself. Raises WorldNotUp with its words."""
+    log = log_of(state)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    rotate(log)
+    command = [sys.executable, "-m", "statefork", "up", contract, "--state", str(state), "--json", *options]
+    with log.open("ab") as said:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True, close_fds=True
+        )
+    began = time.monotonic()
+    try:
+        while True:
+            tell(time.monotonic() - began)
+            if child.poll() is not None:
+                raise WorldNotUp(
+                    f"the engine of {contract!r} ended with status {child.returncode} before it was ready",
+                    hint=_words(log),
+                    state=str(state),
+                    log=str(log),
+                )
+            if (status := _answer(state)) is not None:
+                child.returncode = 0  # it is nobody's child from here on: do not warn that it runs
+                return {**status, "pid": child.pid, "log": str(log)}
+            time.sleep(POLL_S)
+    except BaseException:
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+            child.wait()
+        raise
+
+
+def _words(log: Path) -> str:
+    """Why it ended: the error that it printed for scripts, or whatever stands last in its log."""
+    said = log_tail(log)
+    begin = max(said.rfind("\n{"), 0 if said.startswith("{") else -1)
+    try:
+        error = msgspec.json.decode(said[begin:].strip())["error"]
+        return f"{error['message']}. {error.get('hint', '')}".strip()
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return f"It said: {said}" if said else f"Its log is {log}"
+
+
+def _answer(state: Path) -> dict[str, Any] | None:
+    holder = held(state)
+    return Control(state).ask("status", Status()) if holder is not None and holder.takes_commands else None
+
+
+def stop(state: Path, tell: Tell) -> Closed:
+    """Tell the engine of a state directory to close, and wait for its end. Idempotent.
+
+    Raises EngineDeaf for one within a program, EngineForeign for another user's, WorldNotUp where it does not end.
+    """
+    holder = held(state)
+    if holder is None:
+        return Closed(pid=None)
+    if holder.pid is None or not holder.takes_commands:
+        raise EngineDeaf(
+            f"the state directory {state} is {holder}",
+            hint="End it where it was opened, or wait until it has started",
+            state=str(state),
+            pid=holder.pid,
+        )
+    try:
+        os.kill(holder.pid, signal.SIGTERM)
+    except PermissionError:
+        raise EngineForeign(
+            f"the engine on {state} (process {holder.pid}) answers only to the user who started it",
+            hint="Do it as that user",
+            state=str(state),
+            pid=holder.pid,
+        ) from None
+    except ProcessLookupError:
+        return Closed(pid=holder.pid)
+    began = time.monotonic()
+    while (left := held(state)) is not None and left.pid == holder.pid:
+        seconds = time.monotonic() - began
+        tell(seconds)
+        if seconds > CLOSE_S_MAX:
+            raise WorldNotUp(
+                f"the engine on {state} (process {holder.pid}) was told to close and has not after {CLOSE_S_MAX:.0f} s",
+                hint=f"Look at {log_of(state)}; a second SIGTERM gives up on parking its environments",
+                state=str(state),
+                pid=holder.pid,
+            )
+        time.sleep(POLL_S)
+    return Closed(pid=holder.pid, not_parked=_not_parked(state))
+
+
+def _not_parked(state: Path) -> tuple[str, ...]:
+    """What it said last, if it was started here."""
+    try:
+        last = log_of(state).read_text().splitlines()[-1]
+        told = msgspec.json.decode(last)
+    except (OSError, IndexError, msgspec.DecodeError):
+        return ()
+    return tuple(told.get("not_parked", ())) if isinstance(told, dict) and told.get("closed") else ()
