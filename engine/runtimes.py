@@ -43,7 +43,9 @@ _LOG_TAIL_BYTES = 8192
 
 # A grandchild waits for the pipe's end and then kills its process group, which is the runtime's; the runtime itself
 # takes the shell's place. PR_SET_PDEATHSIG would not do: it fires when the forking *thread* ends, and spares children.
-TETHER = '( ( read _ ; kill -KILL 0 ) < "/proc/self/fd/$0" > /dev/null 2>&1 & ) ; exec "$@"'
+# The grandchild bears no marks: whoever ends what is marked must not end it before it has done its work, for a process
+# that writes its title over its environment (nginx) has none either.
+TETHER = '( exec env -i /bin/sh -c "read _ ; kill -KILL 0" < "/proc/self/fd/$0" > /dev/null 2>&1 & ) ; exec "$@"'
 
 E = TypeVar("E", bound=ResourceFailed)
 Probe = Callable[["Runtime"], Awaitable[None]]

@@ -23,6 +23,7 @@ from statefork.adapters.resources.web import chance, inherit
 from statefork.adapters.resources.web.bound import Bound, Registry, StoreBusy, Stores
 from statefork.adapters.resources.web.edge import Edge
 from statefork.adapters.resources.web.stack import Setup, Stack, make_stack
+from statefork.engine.errors import MissingDependency
 from statefork.journal.values import Identity
 
 _HOLD_S = 1.0  # how long what an event stream has begun in a store may take to end
@@ -76,6 +77,9 @@ class Control:
             self._tell({"id": number, "ok": handler(**request)})
         except Exception as error:  # noqa: BLE001 - told to the engine, which decides what it means
             _log.warning("control request failed", exc_info=not isinstance(error, StoreBusy))
+            if isinstance(error, MissingDependency):
+                self._tell({"id": number, "error": error.code, "message": error.message, "hint": error.hint})
+                return
             code = {StoreBusy: "resource_busy", ValueError: "refused"}.get(type(error), "failed")
             self._tell({"id": number, "error": code, "message": f"{type(error).__name__}: {error}"})
 

@@ -32,7 +32,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from statefork.engine.errors import ResourceBusy, ResourceFailed, RuntimeDied
+from statefork.engine.errors import MissingDependency, ResourceBusy, ResourceFailed, RuntimeDied
 from statefork.engine.runtimes import end_marked, forget_process, log_tail, marks, record_process, rotate
 from statefork.engine.tickets import KEY_BYTES
 
@@ -241,7 +241,7 @@ class AppServer:
             began = time.monotonic()
             try:
                 self._boot()
-            except ResourceFailed as failure:
+            except (ResourceFailed, MissingDependency) as failure:
                 self._end_process()
                 if self.restarts == 0 or quick >= _RESTARTS_MAX:
                     self._up.set_exception(failure)
@@ -322,6 +322,8 @@ class AppServer:
                     resource=self._launch.name,
                 )
         error = answer.exception()
+        if isinstance(error, MissingDependency):
+            raise error
         if error is not None:
             raise ResourceFailed(f"the server of {self._launch.name!r} can't start: {error}", hint=self._log_tail())
 
@@ -375,6 +377,8 @@ def _settle(answer: Future[Any], message: dict[str, Any], resource: str) -> None
         answer.set_result(message["ok"])
     elif message["error"] == "resource_busy":
         answer.set_exception(ResourceBusy(message["message"], resource=resource))
+    elif message["error"] == MissingDependency.code:
+        answer.set_exception(MissingDependency(message["message"], hint=message["hint"], resource=resource))
     else:
         answer.set_exception(ResourceFailed(message["message"], resource=resource))
 

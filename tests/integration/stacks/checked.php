@@ -26,7 +26,9 @@ use Statefork\Bound;
 		pg_query_params( $connect(), "INSERT INTO mediawiki.site_identifiers VALUES ('text', $1, 1)", [ $_GET['text'] ] );
 		exit;
 	} elseif ( $asked === 'endless' ) {
-		pg_query( $connect(), 'SELECT pg_sleep(600)' );
+		if ( !@pg_query( $connect(), 'SELECT pg_sleep(600)' ) ) {
+			Bound::lost( 'the session was ended' );
+		}
 	}
 	echo 'true';
 } )();

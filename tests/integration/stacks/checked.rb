@@ -143,6 +143,14 @@ class Checked
     true
   end
 
+  # How many connections each has, and may have from now on with all the others.
+  def cap(asked)
+    Statefork::Pools.connections_max = asked['most'].to_i
+    Statefork::Pools.trim
+    open = Statefork.bounds.to_h { |bound| [bound.env, bound.kept(:pool)&.connections&.size.to_i] }
+    open.reject { |_, count| count.zero? }
+  end
+
   # A statement that does not end by itself.
   def endless(_asked)
     ActiveRecord::Base.connection.execute('SELECT pg_sleep(600)')

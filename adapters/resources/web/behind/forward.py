@@ -19,9 +19,10 @@ BOUND_HEADER = "Statefork-Bound"
 """Tells the server behind which binding a request belongs to; nobody else knows how to sign it."""
 
 _CHUNK_BYTES = 1 << 16
+_AS_IT_IS = "".join(chr(code) for code in range(0x21, 0x7F))  # of a request's target; the rest is quoted
 _SOON_S = 0.002  # what is over by then is not worth a thread
 _HOP_BY_HOP = frozenset(
-    {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-connection"}
+    {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-connection", "expect"}
 )
 
 
@@ -68,6 +69,9 @@ class Forward:
         try:
             _send(connection, environ, errand.header)
             response = connection.getresponse()
+        except ValueError:  # a header that HTTP has no words for
+            start_response("400 Bad Request", [("Content-Length", "0")])
+            return Answer(connection, None, bound, errand, what)
         except (OSError, http.client.HTTPException) as error:
             if bound.gate != "cut":  # else the connection was closed by us
                 store_lost(f"the server behind did not answer {what}: {error!r}")
@@ -81,7 +85,7 @@ class Forward:
 
 
 def _send(connection: http.client.HTTPConnection, environ: dict[str, Any], bound: str) -> None:
-    target = environ.get("REQUEST_URI") or quote(environ["PATH_INFO"].encode("latin-1"))
+    target = quote(environ.get("REQUEST_URI") or environ["PATH_INFO"], safe=_AS_IT_IS, encoding="latin-1")
     connection.putrequest(environ["REQUEST_METHOD"], target, skip_host=True, skip_accept_encoding=True)
     for key, value in environ.items():
         name = key.removeprefix("HTTP_").replace("_", "-").title()

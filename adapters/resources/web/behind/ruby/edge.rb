@@ -57,6 +57,10 @@ module Statefork
       finish(answer, course, bound, work)
     rescue BindingEnded => e
       [409, { 'Content-Type' => 'text/plain' }, [e.message]]
+    rescue StandardError
+      raise unless work&.lost && !bound.cut?
+
+      lost(work)
     end
 
     private
@@ -74,6 +78,10 @@ module Statefork
       return [status, headers, body] unless work.lost && !bound.cut?
 
       body.close
+      lost(work)
+    end
+
+    def lost(work)
       [502, { LOST => work.lost.gsub(/[^ -~]/, ' ')[0, 500] }, []]
     end
   end

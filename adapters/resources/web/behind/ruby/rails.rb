@@ -78,9 +78,9 @@ module Statefork
       end
 
       # Close idle connections, of whom was served longest ago first, until all together are under the limit.
-      def trim
+      def trim(room: 0)
         open = Statefork.bounds.map { |bound| [bound.used_at, bound.kept(:pool)] }.select(&:last)
-        surplus = open.sum { |_, pool| pool.connections.size } - connections_max
+        surplus = open.sum { |_, pool| pool.connections.size } + room - connections_max
         open.sort_by(&:first).each do |_, pool|
           break unless surplus.positive?
 
@@ -119,7 +119,7 @@ module Statefork
   # A new connection waits for a server that is being started again.
   module WaitingClients
     def new_client(*)
-      Pools.trim
+      Pools.trim(room: 1)
       Pools.persist { super }
     end
   end
