@@ -4,6 +4,7 @@ met in another, while eight of them are used, reset and forked side by side."""
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -19,11 +20,13 @@ from statefork.adapters.interfaces.environment import Environment
 from statefork.adapters.interfaces.python import Engine, open_engine
 from statefork.replay.auditing import audit
 from statefork.worlds.office import people
+from tests.integration.document_kit import Shell, blocks
 from tests.integration.forms_kit import Admin
 from tests.integration.postgres_kit import needs_postgres, run
 from tests.integration.shop_kit import needs_shop
 from tests.integration.stack_kit import Tracker, Wiki, missing
 
+GUIDE = Path(__file__).resolve().parents[2] / "docs/how-to/serve-real-sites.md"
 SITES = ("shop", "tracker", "wiki")
 LACKING = missing(Tracker()) or missing(Wiki())
 
@@ -205,3 +208,13 @@ async def test_eight_environments_meet_nothing_of_each_other(tmp_path: Path) -> 
             for person in people_:
                 person.look()
     assert audit(tmp_path / "state").clean
+
+
+@pytest.mark.browser
+def test_the_guide_does_what_it_says(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    try:
+        for block in blocks(GUIDE.read_text(encoding="utf-8")):
+            shell.run(block)
+    finally:
+        subprocess.run(["statefork", "world", "down"], cwd=tmp_path, env=shell.environment, check=True)
