@@ -18,7 +18,7 @@ import httpx
 
 from statefork.adapters.interfaces.environment import Environment
 from statefork.adapters.interfaces.python import Engine, open_engine
-from statefork.worlds.packages import _ask
+from statefork.worlds.packages import _installed
 from tests.integration.postgres_kit import run
 
 STACKS = Path(__file__).parent / "stacks"
@@ -238,7 +238,7 @@ def is_uploaded(env: Environment, data: bytes) -> bool:
 
 def missing(site: Site) -> str:
     """Why its world can't be built here without installing something; empty when it can."""
-    return "" if _ask("dpkg-query", "--show", site.package) else f"needs Debian's package {site.package}"
+    return "" if _installed(site.package) else f"needs Debian's package {site.package}"
 
 
 class Stage:

@@ -65,6 +65,12 @@ def enter(told: str, request: str, asked: Asked, *, stands: bool) -> None:
         _clock.set((ns, True) if stands else (ns - _real_time_ns(), False))
 
 
+def drawn_seed() -> str:
+    """For another process that works for this request: drawn from the chance that was given; empty if none was."""
+    given = _chance.get()
+    return "" if given is None else given.randbytes(_ENTROPY_BYTES).hex()
+
+
 class _Clock(time_machine.Traveller):
     """The traveller that is asked by all that time-machine has patched: each context has its own time."""
 

@@ -14,6 +14,7 @@ from statefork.adapters.resources.web.behind.channel import Channel
 from statefork.adapters.resources.web.behind.process import Tethered
 from statefork.adapters.resources.web.behind.site import find_program
 from statefork.adapters.resources.web.bound import Bound
+from statefork.adapters.resources.web.chance import drawn_seed
 from statefork.adapters.resources.web.stack import Setup
 
 HOOKS = Path(__file__).with_name("ruby")
@@ -86,7 +87,8 @@ class RackStack(BehindStack):
         """Number the request: by its number puma tells its end."""
         number = next(self._numbers)
         ended = self._running[number] = threading.Event()
-        return RackErrand(self.signed({"nonce": nonce, "work": number}), number, ended, self._running)
+        header = self.signed({"nonce": nonce, "work": number, "seed": drawn_seed()})
+        return RackErrand(header, number, ended, self._running)
 
     def keep(self, bound: Bound, nonce: str) -> None:
         """Puma learns of the binding's stores."""

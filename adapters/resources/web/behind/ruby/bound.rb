@@ -19,11 +19,12 @@ module Statefork
 
   # One request and all that it has caused: jobs, threads. It ends when the last of them does.
   class Work
-    attr_reader :number
+    attr_reader :number, :chance
     attr_accessor :lost
 
-    def initialize(number, &ended)
+    def initialize(number, seed = '', &ended)
       @number = number
+      @chance = seed.empty? ? nil : Random.new(seed.to_i(16))
       @ended = ended
       @open = 1
       @lock = Mutex.new
@@ -203,7 +204,7 @@ module Statefork
       return if bound.nil? || bound.cut?
 
       bound.used_at = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-      [bound, Work.new(told['work']) { |number| @tell.call({ event: 'ended', work: number }) }]
+      [bound, Work.new(told['work'], told['seed']) { |number| @tell.call({ event: 'ended', work: number }) }]
     end
   end
 end

@@ -16,6 +16,7 @@ require 'puma/server'
 require 'nio'
 require 'objspace'
 require_relative 'bound'
+require_relative 'chance'
 require_relative 'edge'
 require_relative 'control'
 
