@@ -55,8 +55,10 @@ async def make(tmp_path: Path) -> Any:
         return made[-1]
 
     yield new
+    leaves = [bound.running.launch.leaf for driver in made for bound in resource_of(driver)._bound.values()]
     for driver in made:
         await driver.resource.stop()
+    assert not [leaf.path for leaf in leaves if leaf is not None and leaf.path.exists()], "leaves are left"
 
 
 Make = Callable[..., Driver]
@@ -159,6 +161,7 @@ async def test_what_a_killed_engine_left_is_ended(make: Make, tmp_path: Path, ke
         await gone(*pids)
         assert not standing.leaf or not await anyio.Path(standing.leaf).exists()
     else:  # without a leaf, what wiped its environment can't be told from others': see docs/design/process.md
+        await gone(pids[0])
         os.kill(pids[1], signal.SIGKILL)
     assert len(await one.handles()) == 2  # the base, and the branch that nobody needs
     for handle in await one.handles():

@@ -8,6 +8,7 @@ process into them may not.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import secrets
@@ -59,10 +60,17 @@ class Leaf:
             return True
         return self._comes("populated", False, within_s)
 
-    def remove(self) -> None:
-        """Idempotent; it stays while there is something in it."""
-        with contextlib.suppress(OSError):
-            self.path.rmdir()
+    def remove(self, *, within_s: float = 2.0) -> None:
+        """Idempotent; it stays while there is something in it. What has just been killed is in the way for a moment."""
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                self.path.rmdir()
+            except OSError as error:
+                if error.errno == errno.EBUSY and not self._fact("populated") and time.monotonic() < deadline:
+                    time.sleep(_LOOK_AGAIN_S)
+                    continue
+            return
 
     def _comes(self, fact: str, wanted: bool, within_s: float) -> bool:
         deadline = time.monotonic() + within_s

@@ -27,7 +27,7 @@ from statefork.adapters.resources.process.standing import (
     who,
 )
 from statefork.engine.errors import ResourceBusy, ResourceFailed
-from statefork.engine.runtimes import end_marked, log_tail, rotate
+from statefork.engine.runtimes import log_tail, rotate
 
 _FREEZE_S_MAX = 10.0
 _SIGNALLED = 128
@@ -88,7 +88,9 @@ class Running:
     def _stand(self, keeper: Who) -> None:
         launch = self.launch
         leaf = str(launch.leaf.path) if launch.leaf is not None else ""
-        standing = Standing(engine=who(os.getpid()), keeper=keeper, leaf=leaf, port=launch.port)
+        standing = Standing(
+            engine=who(os.getpid()), keeper=keeper, leaf=leaf, marks=dict(launch.marks), port=launch.port
+        )
         put_standing(launch.workplace, standing)
 
     def _plan(self) -> dict[str, object]:
@@ -198,10 +200,12 @@ class Running:
                 process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(END_S_MAX)
-        end_standing(self.launch.workplace)  # what the keeper could not: it was killed itself
+        in_order = process is not None and process.returncode is not None and process.returncode >= 0
+        end_standing(self.launch.workplace, kept=in_order)
+        if self.launch.leaf is not None:  # also where somebody took the record away
+            self.launch.leaf.kill(within_s=END_S_MAX)
+            self.launch.leaf.remove()
         if process is not None and process.returncode is None:
             process.kill()
             process.wait()
-        if process is not None and process.returncode < 0:
-            end_marked(self.launch.marks)
         self._keeper, self._stopped = None, []

@@ -17,6 +17,7 @@ import msgspec
 from statefork.adapters.resources.ledger import write_whole
 from statefork.adapters.resources.process.cgroups import Leaf
 from statefork.adapters.resources.process.keeper import descendants
+from statefork.engine.runtimes import end_marked
 
 NAME = "process.json"
 END_S_MAX = 10.0
@@ -41,6 +42,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     engine: Who
     keeper: Who = Who()
     leaf: str = ""  # the directory of its cgroup leaf
+    marks: dict[str, str] = {}  # in the environment of its processes, unless they wiped it
     port: int = 0
 
 
@@ -71,12 +73,17 @@ def find_standing(workplace: Path) -> Standing | None:
     return None
 
 
-def end_standing(workplace: Path) -> None:
-    """End what runs in a branch, whoever started it, and forget the record. Idempotent."""
+def end_standing(workplace: Path, *, kept: bool = False) -> None:
+    """End what runs in a branch, whoever started it, and forget the record. Idempotent.
+
+    ``kept``: its keeper has ended in order, so that nothing is below it any more.
+    """
     standing = find_standing(workplace)
     if standing is not None:
         if standing.keeper.lives:
             _end_below(standing.keeper)
+        elif not kept and standing.marks:
+            end_marked(standing.marks)
         if standing.leaf:
             leaf = Leaf(Path(standing.leaf))
             leaf.kill(within_s=END_S_MAX)
