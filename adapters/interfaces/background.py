@@ -13,10 +13,9 @@ from typing import Any
 
 import msgspec
 
-from statefork.adapters.interfaces.control.client import Control, EngineDeaf, EngineForeign, held
+from statefork.adapters.interfaces.control.client import Control, EngineDeaf, EngineForeign, WorldNotUp, held
 from statefork.adapters.interfaces.control.protocol import Status
 from statefork.engine.runtimes import log_tail, rotate
-from statefork.journal.errors import StateforkError
 
 POLL_S = 0.05
 CLOSE_S_MAX = 120.0
@@ -24,12 +23,6 @@ CLOSE_S_MAX = 120.0
 
 Tell = Callable[[float], None]
 """Called again and again while something is waited for, with the seconds so far. What it raises ends the waiting."""
-
-
-class WorldNotUp(StateforkError):
-    """The engine of a world ended before it was ready, or does not end."""
-
-    code = "world_not_up"
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +51,7 @@ def running(state: Path) -> dict[str, Any] | None:
 def start(contract: str, state: Path, options: tuple[str, ...], tell: Tell) -> dict[str, Any]:
     """Start ``statefork up`` and wait until it is ready; what it says of itself. Raises WorldNotUp with its words."""
     log = log_of(state)
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     rotate(log)
     command = [sys.executable, "-m", "statefork", "up", contract, "--state", str(state), "--json", *options]
     with log.open("ab") as said:

@@ -46,6 +46,12 @@ class EngineLost(StateforkError):
     code = "engine_lost"
 
 
+class WorldNotUp(StateforkError):
+    """The engine of a world ended before it was ready, or does not end; its own words are in the hint."""
+
+    code = "world_not_up"
+
+
 def engine_runs(state: Path) -> bool:
     """Whether an engine listens on the state directory's control socket, be it another user's."""
     try:
