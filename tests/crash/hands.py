@@ -19,6 +19,7 @@ from statefork.adapters.interfaces.assembly import Assembled, assemble
 from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.errors import StateforkError
 from statefork.engine.kernel import Kernel
+from statefork.engine.policy import Choice
 from statefork.engine.retention import Retention
 from statefork.engine.settings import DrainPolicy, Settings
 from statefork.journal.values import Moment
@@ -140,6 +141,14 @@ class Hands:
         assert [n for n, one in self.capsule(env).generations.items() if not one.pruned][-1] == self.capsule(
             env
         ).generation
+
+    async def keep(self, env: str) -> None:
+        """Choose what is kept of it, and then by a key something else."""
+        await self.kernel.upkeep.choose(env, Choice(retention="last 9"))
+        self._at("after the choice was acknowledged")
+        await self.kernel.upkeep.choose(env, Choice(snapshots="every 9 actions"), key=self._key("keep", env))
+        told = self.capsule(env)
+        assert (told.snapshots.text, told.retention.text) == ("every 9 actions", "last 9")
 
     async def fork(self, source: str | Moment, children: Sequence[str], *, activate: bool = True) -> None:
         """From the present of an environment, or from a moment."""
