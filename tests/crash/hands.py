@@ -37,15 +37,18 @@ class Facts(msgspec.Struct):
 
     holds: dict[str, list[str]] = {}  # what each moment holds if it was published as intended
     done: dict[str, str] = {}  # environment -> the last thing that was acknowledged: a moment, or "retired"
+    kept: dict[str, list[str]] = {}  # environment -> the policies that were acknowledged: of snapshots and retention
 
     def take(self, said: Sequence[dict[str, Any]]) -> Facts:
         """With what was said later."""
-        facts = Facts(dict(self.holds), dict(self.done))
+        facts = Facts(dict(self.holds), dict(self.done), dict(self.kept))
         for one in said:
             if "holds" in one:
                 facts.holds[one["moment"]] = one["holds"]
             elif "done" in one:
                 facts.done[one["env"]] = one["done"]
+            elif "kept" in one:
+                facts.kept[one["env"]] = one["kept"]
         return facts
 
 
@@ -144,11 +147,16 @@ class Hands:
 
     async def keep(self, env: str) -> None:
         """Choose what is kept of it, and then by a key something else."""
-        await self.kernel.upkeep.choose(env, Choice(retention="last 9"))
-        self._at("after the choice was acknowledged")
-        await self.kernel.upkeep.choose(env, Choice(snapshots="every 9 actions"), key=self._key("keep", env))
-        told = self.capsule(env)
-        assert (told.snapshots.text, told.retention.text) == ("every 9 actions", "last 9")
+        await self._choose(env, Choice(retention="last 9"), None)
+        await self._choose(env, Choice(snapshots="every 9 actions"), self._key("keep", env))
+        assert self.facts.kept[env] == ["every 9 actions", "last 9"]
+
+    async def _choose(self, env: str, choice: Choice, key: str | None) -> None:
+        await self.kernel.upkeep.choose(env, choice, key=key)
+        capsule = self.capsule(env)
+        self.facts.kept[env] = [capsule.snapshots.text, capsule.retention.text]
+        self.say(env=env, kept=self.facts.kept[env])
+        self._at("after the acknowledgement of a choice")
 
     async def fork(self, source: str | Moment, children: Sequence[str], *, activate: bool = True) -> None:
         """From the present of an environment, or from a moment."""
