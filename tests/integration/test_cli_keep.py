@@ -109,6 +109,7 @@ def test_what_is_kept_of_one_environment_holds_when_the_engine_is_started_again(
         told = commands("log", "b")
         assert "from now on: snapshots every action, retention last 1" in told
         assert "from now on: snapshots every action, retention as the contract says" in told
+        assert "--key needs --snapshots or --retention" in commands("keep", "a", "--key", "asks", status=2)
         refused = commands.json("keep", "a", "--snapshots", "now", "--retention", "all", status=2)["error"]
         assert (refused["code"], refused["facts"]["key"]) == ("contract_error", "snapshots")
         assert commands.json("keep", "a")["retention"] == "last 1", "nothing of it was chosen"

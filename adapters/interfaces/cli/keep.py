@@ -52,6 +52,8 @@ def keep(
     after a crash or the end of the engine, whatever is reset or restored; forks and clones begin as the contract says,
     which has the same two keys and the same words. Choosing what holds already changes nothing.
     """
+    if key is not None and snapshots is None and retention is None:
+        raise UsageError("--key needs --snapshots or --retention", hint="See: statefork keep --help")
     out = Out(as_json=as_json)
     answer: dict[str, Any] = ask(state, out, "keep", Keep(env=env, snapshots=snapshots, retention=retention, key=key))
     for name in ("snapshots", "retention"):
