@@ -76,10 +76,10 @@ async def costs(engine: Engine, rounds: int) -> dict[str, Any]:
     await env.act(Goto(pages[0]))
     for number in range(rounds):
         for policy in ("on demand", "every action"):
-            env.keep_snapshots(policy)
+            await env.keep_snapshots(policy)
             async with found.timed(f"act, snapshots {policy}"):
                 await env.act(Goto(pages[number % len(pages)]))
-        env.keep_snapshots("on demand")
+        await env.keep_snapshots("on demand")
         async with found.timed("snapshot, unchanged"):
             await env.snapshot()
         async with found.timed("looked for changes, unchanged"):
@@ -153,7 +153,7 @@ async def moments(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         name = f"wanderer-{seed}"
         async with open_engine("shop", state=folder / name) as engine:
             env = await engine.create(name)
-            env.keep_snapshots("every action")
+            await env.keep_snapshots("every action")
             await Wanderer(Shopper(env, seed=seed)).wander(given.errands)
             actions += env.capsule.actions
             known, let_go = await thinned_out(engine, env, given.keep)

@@ -16,7 +16,9 @@ import anyio
 from statefork.engine.capsule import Generation
 from statefork.engine.conductor import Conductor
 from statefork.engine.errors import EnvironmentExists, GenerationPruned, LimitReached, NoSlot, StateforkError
+from statefork.engine.holding import checked
 from statefork.engine.keyed import Keys, Told
+from statefork.engine.policy import Choice
 from statefork.engine.provision import Bases
 from statefork.engine.refs import check_env_name
 from statefork.engine.settings import DrainPolicy
@@ -43,15 +45,19 @@ class Bulk:
         self._keys = keys
         self._promised: set[str] = set()  # names that were given to children who are not in the journal yet
 
-    async def create(self, envs: Sequence[str], *, activate: bool, key: str | None) -> list[BulkResult]:
-        """New environments over the contract's bases. Raises LimitReached, EnvironmentExists (a name given twice)."""
-        self._check_names(envs, "create")
+    async def create(self, envs: Sequence[str], *, activate: bool, key: str | None, choice: Choice) -> list[BulkResult]:
+        """New environments over the contract's bases, for which these policies hold.
 
-        async with self._keys.command(key, "create", *envs) as told:
+        Raises LimitReached, EnvironmentExists (a name given twice), ContractError (no policy).
+        """
+        self._check_names(envs, "create")
+        choice = checked(choice)
+        async with self._keys.command(key, "create", *envs, *choice.words()) as told:
             manifest = await self._bases.manifest()
 
             async def create(env: str, part: int, bind: bool) -> Moment:
-                return await self._conductor.found(env, "create", manifest, activate=bind, note=told.note(part))
+                note = told.note(part)
+                return await self._conductor.found(env, "create", manifest, activate=bind, note=note, choice=choice)
 
             return await self._each(envs, self._binding(create, activate), told)
 

@@ -32,6 +32,7 @@ from statefork.journal.events import (
     GenerationPublished,
     GenerationsPruned,
     Operation,
+    PolicyChosen,
     TransitionAborted,
     TransitionBegun,
     TransitionDrained,
@@ -41,7 +42,7 @@ from statefork.journal.values import Component, Moment, Value
 OPAQUE = "opaque"
 """The type of an action that is recorded as having happened, but not how: a raw page was handed out."""
 
-__all__ = ["OPAQUE", "Capsule", "Generation", "Phase", "Transition", "evolve"]
+__all__ = ["OPAQUE", "Capsule", "Chosen", "Generation", "Phase", "Transition", "evolve"]
 
 
 class Generation(Value, frozen=True, kw_only=True):
@@ -87,6 +88,16 @@ class Transition(Value, frozen=True, kw_only=True):
     at: float
 
 
+class Chosen(Value, frozen=True, kw_only=True):
+    """What somebody chose, in the contract's words; empty: as the contract says. ``at``: since when, 0: from the first.
+
+    What it means is :mod:`statefork.engine.holding`'s to say.
+    """
+
+    text: str = ""
+    at: float = 0.0
+
+
 class Capsule(Value, frozen=True, kw_only=True):
     """One environment. ``generation`` 0: nothing was published yet."""
 
@@ -106,6 +117,8 @@ class Capsule(Value, frozen=True, kw_only=True):
     opaque: bool = False  # since the head something was done that can't be done again
     place: str = ""  # the state directory that has it, where several share the journal
     helps: str = ""  # what it is there for, where it is of use to one command alone
+    snapshots: Chosen = Chosen()  # when the present is published by itself
+    retention: Chosen = Chosen()  # which generations stay
 
     @property
     def head(self) -> Generation:
@@ -142,6 +155,7 @@ CONTROL = (
     | CommandAnswered
     | GenerationsPruned
     | GenerationMarked
+    | PolicyChosen
 )
 """An environment's lifecycle."""
 
@@ -197,6 +211,8 @@ def evolve(capsule: Capsule | None, event: Event) -> Capsule | None:
             return _changed(_known(capsule, event.env), event.generation, mark=event.mark)
         case GenerationsPruned():
             return _pruned(_known(capsule, event.env), event)
+        case PolicyChosen():
+            return _chosen(_known(capsule, event.env), event)
         case TransitionDrained() | EnvironmentParked() | EnvironmentRetired() | CommandAnswered():
             return replace(_known(capsule, event.env), phase=phase)
 
@@ -220,6 +236,19 @@ def _pruned(capsule: Capsule, event: GenerationsPruned) -> Capsule:
     going = (known[one.generation] for one in event.pruned if one.generation in known)
     gone = {generation.number: replace(generation, pruned=True, manifest={}) for generation in going}
     return replace(capsule, generations={**known, **gone})
+
+
+def _chosen(capsule: Capsule, event: PolicyChosen) -> Capsule:
+    """What is chosen again holds since it was chosen first."""
+
+    def since(before: Chosen, text: str) -> Chosen:
+        return before if before.text == text else Chosen(text=text, at=event.at)
+
+    return replace(
+        capsule,
+        snapshots=since(capsule.snapshots, event.snapshots),
+        retention=since(capsule.retention, event.retention),
+    )
 
 
 def _published(capsule: Capsule, event: GenerationPublished, phase: Phase) -> Capsule:

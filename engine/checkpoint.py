@@ -29,7 +29,7 @@ from statefork.journal.log import Journal, Reader
 FOLD = "world"
 """What the fold is called in the journal's checkpoints; that of a place has the place's name behind it."""
 
-RULES = 3
+RULES = 4
 """Raise it whenever ``evolve`` or ``World.apply`` give something else for the same events."""
 
 _WARM_WHILE_FOLDING = 20_000  # a history of so many environments is folded without packing any of them twice

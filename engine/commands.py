@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from statefork.engine.policy import Choice
 from statefork.journal.events import GenerationPublished, Operation
 from statefork.journal.values import Component, Held, Moment, Pruned, Value
 
@@ -136,10 +137,11 @@ class Answer(Command, frozen=True, kw_only=True):
 
 
 class Prune(Command, frozen=True, kw_only=True):
-    """Let the content of some generations go. ``retention``: the policy that asks for it, in words."""
+    """Let the content of some generations go. ``retention``: what asks for it, in words; ``by``: who."""
 
     retention: str
     pruned: tuple[Pruned, ...]
+    by: Literal["policy", "command"]
 
 
 class Mark(Command, frozen=True, kw_only=True):
@@ -147,3 +149,9 @@ class Mark(Command, frozen=True, kw_only=True):
 
     generation: int
     mark: str
+
+
+class Choose(Command, frozen=True, kw_only=True):
+    """Choose when snapshots are taken by themselves, and which generations stay."""
+
+    choice: Choice

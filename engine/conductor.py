@@ -14,12 +14,13 @@ import msgspec
 
 from statefork.engine.aborted import add_facts, as_aborted
 from statefork.engine.arriving import Arrivals
-from statefork.engine.capsule import Phase
-from statefork.engine.commands import Activate, Answer, Command, Found, Founding, Mark, NoteFork, Park, Retire
+from statefork.engine.capsule import Capsule, Phase
+from statefork.engine.commands import Activate, Answer, Choose, Command, Found, Founding, Mark, NoteFork, Park, Retire
 from statefork.engine.cut import take_cut
 from statefork.engine.decisions import decide
 from statefork.engine.keyed import Note
 from statefork.engine.live import Live, Run, Timer
+from statefork.engine.policy import AS_IT_IS, Choice
 from statefork.engine.retention import Retention, prunable
 from statefork.engine.settings import DrainPolicy
 from statefork.engine.slots import UNLIMITED
@@ -50,12 +51,12 @@ class Conductor(Arrivals):
         activate: bool = True,
         note: Note | None = None,
         helps: str = "",
+        choice: Choice = AS_IT_IS,
     ) -> Moment:
         """A new environment whose first generation has these components. ``origin`` None: it is its own origin.
 
-        ``helps``: what it is there for, until it is retired, at the latest by the next opening.
-        Forks and clones name their ``source``, whose stream is told in the same append. Raises EnvironmentExists,
-        TransitionAborted; a failed founding leaves the name free.
+        ``helps``: what it is there for, until it is retired, at the latest by the next opening. ``choice``: policies.
+        Forks and clones name their ``source``. Raises EnvironmentExists, TransitionAborted: the name stays free then.
         """
         now, first = self.ledger.clock.now, Moment(env=env, generation=1)
         command = Found(
@@ -85,7 +86,7 @@ class Conductor(Arrivals):
                     if source is not None and how != "create":
                         forked = NoteFork(env=source.env, at=now(), generation=source.generation, child=env, how=how)
                         commands.append(forked)
-                    await self.ledger.commit(*commands, *self._noted(env, note))
+                    await self.ledger.commit(*commands, *self._chosen(env, choice), *self._noted(env, note))
                 except BaseException as error:
                     await self._unfound(env, live, staging, error)
                     if not live.doubt:
@@ -238,9 +239,8 @@ class Conductor(Arrivals):
         """Let the generations of an environment go that need not stay; ``only_say``: which those would be."""
         async with self._turn(env):
             capsule = self.usable(env)
-            commands = self.pruning.prune(
-                capsule, retention, prunable(capsule, retention, self.ledger.world.wanted(env))
-            )
+            going = prunable(capsule, retention, self.ledger.world.wanted(env))
+            commands = self.pruning.prune(capsule, retention, going, by="command")
             if commands and not only_say:
                 await self.ledger.commit(*commands)
             return commands[0].pruned if commands else ()
@@ -259,6 +259,19 @@ class Conductor(Arrivals):
             self.usable(moment.env)
             at = self.ledger.clock.now()
             await self.ledger.commit(Mark(env=moment.env, at=at, generation=moment.generation, mark=text))
+
+    @in_own_task
+    async def choose(self, env: str, choice: Choice, *, note: Note | None = None) -> None:
+        """When snapshots of an environment are taken by themselves and which generations stay, from here on."""
+        async with self._turn(env):
+            commands = (*self._chosen(env, choice, self.usable(env)), *self._noted(env, note))
+            if commands:
+                await self.ledger.commit(*commands)
+
+    def _chosen(self, env: str, choice: Choice, capsule: Capsule | None = None) -> tuple[Command, ...]:
+        """What chooses it; nothing where it holds already."""
+        command = Choose(env=env, at=self.ledger.clock.now(), choice=choice)
+        return (command,) if choice and (capsule is None or decide(capsule, command)) else ()
 
     async def _cut(self, run: Run, *, to_fork: bool = False) -> dict[str, Component]:
         return await take_cut(

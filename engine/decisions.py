@@ -13,6 +13,7 @@ from statefork.engine.commands import (
     Answer,
     Arrive,
     Begin,
+    Choose,
     Command,
     Found,
     Mark,
@@ -31,6 +32,7 @@ from statefork.engine.errors import (
     StateforkError,
     UnknownRef,
 )
+from statefork.engine.holding import checked
 from statefork.engine.transitions import FOUNDING, REFUSALS, Phase, step
 from statefork.journal.events import (
     CommandAnswered,
@@ -44,6 +46,7 @@ from statefork.journal.events import (
     GenerationMarked,
     GenerationPublished,
     GenerationsPruned,
+    PolicyChosen,
     TransitionAborted,
     TransitionBegun,
     TransitionDrained,
@@ -55,7 +58,7 @@ def decide(capsule: Capsule | None, command: Command) -> tuple[Event, ...]:
     """The events that the command leads to, all of which the table allows from the capsule's phase.
 
     Raises UnknownEnvironment, EnvironmentExists, NotReady, EnvironmentFrozen, EnvironmentRetired, IllegalTransition,
-    UnknownRef.
+    UnknownRef, ContractError for a policy that is none. Nothing follows from choosing what holds already.
     """
     if isinstance(command, Found):
         if capsule is not None:
@@ -142,6 +145,8 @@ def _events(capsule: Capsule, command: Command) -> tuple[Event, ...]:
         case Mark(generation=generation, mark=mark):
             _check_markable(capsule, generation)
             return (GenerationMarked(at=at, env=env, generation=generation, mark=mark),)
+        case Choose():
+            return _choose(capsule, command)
         case Answer(key=key, request=request, part=part, of=of):
             return (CommandAnswered(at=at, env=env, key=key, request=request, generation=head, part=part, of=of),)
         case _:
@@ -254,7 +259,21 @@ def _prune(capsule: Capsule, command: Prune) -> tuple[Event, ...]:
         going = capsule.generations.get(one.generation)
         if going is None or going.pruned or going.opaque or going.mark or one.generation in (1, capsule.generation):
             raise IllegalTransition(f"{command.env}@{one.generation} can't be pruned", environment=command.env)
-    return (GenerationsPruned(at=command.at, env=command.env, retention=command.retention, pruned=command.pruned),)
+    pruned = GenerationsPruned(
+        at=command.at, env=command.env, retention=command.retention, pruned=command.pruned, by=command.by
+    )
+    return (pruned,)
+
+
+def _choose(capsule: Capsule, command: Choose) -> tuple[Event, ...]:
+    choice = checked(command.choice)
+    before = (capsule.snapshots.text, capsule.retention.text)
+    snapshots, retention = (
+        old if new is None else new for old, new in zip(before, (choice.snapshots, choice.retention), strict=True)
+    )
+    if (snapshots, retention) == before:
+        return ()
+    return (PolicyChosen(at=command.at, env=command.env, snapshots=snapshots, retention=retention),)
 
 
 def _check_whole(env: str, manifest: Mapping[str, Component], required: frozenset[str]) -> None:

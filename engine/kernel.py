@@ -28,13 +28,14 @@ from statefork.engine.cut import Keep
 from statefork.engine.entry import Entry
 from statefork.engine.errors import NotReady
 from statefork.engine.fencing import fencing
+from statefork.engine.holding import checked
 from statefork.engine.keeping import keeping
 from statefork.engine.keyed import Keys
 from statefork.engine.ledger import Ledger
 from statefork.engine.lifecycle import closing, opening
 from statefork.engine.making import Making, published
 from statefork.engine.outside import Outside
-from statefork.engine.policy import DRAIN
+from statefork.engine.policy import AS_IT_IS, DRAIN, Choice
 from statefork.engine.ports import AdmissionRequest, Blobs, Clock, RequestLease, Resource
 from statefork.engine.provision import Bases
 from statefork.engine.recovery import RecoveryReport
@@ -76,7 +77,7 @@ class Kernel:
         self._keys = Keys(self.world)
         self._bulk = Bulk(conductor, bases, self._keys)
         self.intake = Intake(conductor, bases.manifest)
-        self.upkeep = Upkeep(conductor)
+        self.upkeep = Upkeep(conductor, self._keys)
         self._blobs = blobs
         self.outside = Outside(conductor.ledger, conductor.contract, blobs)
 
@@ -85,25 +86,31 @@ class Kernel:
     # With a ``key`` a command may be given again, by a caller that can't know whether it had happened: see
     # :mod:`statefork.engine.keyed`. All of them raise KeyReused, InvalidKey for a key that is none of theirs.
 
-    async def create(self, env: str, *, activate: bool = True, key: str | None = None) -> Moment:
+    async def create(
+        self, env: str, *, activate: bool = True, key: str | None = None, choice: Choice = AS_IT_IS
+    ) -> Moment:
         """A new environment over the contract's bases; its generation 1 is bound and probed (unless told not to).
 
-        Raises EnvironmentExists, UnknownRef (no name), TransitionAborted; the name stays free then.
+        ``choice``: the policies that hold for it. Raises EnvironmentExists, UnknownRef (no name), ContractError (no
+        policy), TransitionAborted; the name stays free then.
         """
         check_env_name(env)
-        async with self._keys.command(key, "create", env) as told:
+        choice = checked(choice)
+        async with self._keys.command(key, "create", env, *choice.words()) as told:
+            if done := told.parts.get(1):
+                return done
             manifest = await self._bases.manifest()
             found = self._conductor.found
-            return told.parts.get(1) or await found(env, "create", manifest, activate=activate, note=told.note(1))
+            return await found(env, "create", manifest, activate=activate, note=told.note(1), choice=choice)
 
     async def create_each(
-        self, envs: Sequence[str], *, activate: bool = True, key: str | None = None
+        self, envs: Sequence[str], *, activate: bool = True, key: str | None = None, choice: Choice = AS_IT_IS
     ) -> list[BulkResult]:
         """Several at once, each of which succeeds or fails on its own; as many are bound as there are slots.
 
-        Raises LimitReached, EnvironmentExists (a name given twice).
+        Raises LimitReached, EnvironmentExists (a name given twice), ContractError (no policy).
         """
-        return await self._bulk.create(envs, activate=activate, key=key)
+        return await self._bulk.create(envs, activate=activate, key=key, choice=choice)
 
     async def snapshot(self, env: str, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
         """Publish the present, continuing. Of a parked environment it is the head, and no generation is written.
@@ -219,7 +226,6 @@ class Kernel:
         async with self._keys.command(key, "retire", env) as told:
             if not told.whole:
                 await self._conductor.retire(env, drain, note=told.note())
-                self.upkeep.forget(env)
 
     def pinned(self, env: str) -> AbstractContextManager[None]:
         """Inside the body the environment does not give its slot to another. Raises UnknownEnvironment."""

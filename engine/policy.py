@@ -45,6 +45,24 @@ class SnapshotPolicy(Value, frozen=True, kw_only=True):
 ON_DEMAND = SnapshotPolicy()
 
 
+class Choice(Value, frozen=True, kw_only=True):
+    """What somebody wants of one environment, in the contract's words. Empty: as the contract says; None: as it is."""
+
+    snapshots: str | None = None
+    retention: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.snapshots is not None or self.retention is not None
+
+    def words(self) -> tuple[str, ...]:
+        """As a part of a command in words; nothing where nothing is wanted."""
+        named = (("snapshots", self.snapshots), ("retention", self.retention))
+        return tuple(f"{name}={text or 'contract'}" for name, text in named if text is not None)
+
+
+AS_IT_IS = Choice()
+
+
 def parse_policy(text: object) -> SnapshotPolicy | None:
     """The policy that a text means; None where it means none."""
     if text == "on demand":

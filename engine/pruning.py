@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import anyio
 
@@ -16,6 +17,7 @@ from statefork.engine.capsule import Capsule
 from statefork.engine.collect import GcReport, Sharing, remove
 from statefork.engine.commands import Prune
 from statefork.engine.contract import Contract
+from statefork.engine.holding import retention_of
 from statefork.engine.ledger import Ledger
 from statefork.engine.ports import Resource
 from statefork.engine.retention import Retention, prunable, pruned
@@ -37,28 +39,22 @@ class Pruning:
         self._contract = contract
         self._resources = resources
         self._sharing = sharing
-        self._chosen: dict[str, Retention] = {}
         self._going: dict[tuple[str, str], Sealed] = {}
         self._more = anyio.Event()
 
-    def choose(self, env: str, retention: Retention | None) -> None:
-        """What stays of an environment, as long as this engine runs; None: as the contract says."""
-        if retention is None:
-            self._chosen.pop(env, None)
-        else:
-            self._chosen[env] = retention
-
     def of(self, env: str) -> Retention:
-        """What stays of it."""
-        return self._chosen.get(env, self._contract.retention)
+        """What stays of an environment."""
+        return retention_of(self._ledger.world.capsule(env), self._contract)
 
     def due(self, env: str) -> tuple[Prune, ...]:
         """What goes with the append that publishes the next generation of an environment."""
         capsule, retention = self._ledger.world.capsule(env), self.of(env)
         wanted = self._ledger.world.wanted(env)
-        return self.prune(capsule, retention, prunable(capsule, retention, wanted, coming=1))
+        return self.prune(capsule, retention, prunable(capsule, retention, wanted, coming=1), by="policy")
 
-    def prune(self, capsule: Capsule, retention: Retention, going: Iterable[int]) -> tuple[Prune, ...]:
+    def prune(
+        self, capsule: Capsule, retention: Retention, going: Iterable[int], *, by: Literal["policy", "command"]
+    ) -> tuple[Prune, ...]:
         """The command that lets generations go; none where there are none. Only a commit makes it true."""
         numbers = tuple(going)
         if not numbers:
@@ -69,7 +65,8 @@ class Pruning:
         if len(self._going) >= self._enough:
             self._more.set()
         gone = tuple(pruned(self._ledger.world, capsule, numbers))
-        return (Prune(env=capsule.env, at=self._ledger.clock.now(), retention=str(retention), pruned=gone),)
+        at = self._ledger.clock.now()
+        return (Prune(env=capsule.env, at=at, retention=str(retention), pruned=gone, by=by),)
 
     @property
     def _enough(self) -> int:

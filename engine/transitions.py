@@ -36,6 +36,7 @@ from statefork.journal.events import (
     GenerationPublished,
     GenerationsPruned,
     Operation,
+    PolicyChosen,
     TransitionAborted,
     TransitionBegun,
     TransitionDrained,
@@ -116,6 +117,9 @@ TABLE: tuple[Row, ...] = (
     Row(Phase.SERVING, GenerationMarked, Phase.SERVING),
     Row(Phase.PARKED, GenerationMarked, Phase.PARKED),
     Row(Phase.RETIRED, GenerationMarked, Phase.RETIRED),
+    # What holds from here on; in what has ended nothing is published any more.
+    Row(Phase.SERVING, PolicyChosen, Phase.SERVING),
+    Row(Phase.PARKED, PolicyChosen, Phase.PARKED),
 )
 
 _STEPS: Mapping[tuple[Phase, type[Event], str], Phase] = {

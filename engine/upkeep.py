@@ -8,8 +8,10 @@ from contextlib import AbstractAsyncContextManager
 from statefork.engine.collect import GcReport, collect
 from statefork.engine.conductor import Conductor
 from statefork.engine.errors import HeldByCaller, InvalidName
-from statefork.engine.policy import DRAIN, ON_DEMAND, SnapshotPolicy
-from statefork.engine.retention import KEEP_ALL, MARK_LENGTH_MAX, Retention
+from statefork.engine.holding import checked, snapshots_of
+from statefork.engine.keyed import Keys
+from statefork.engine.policy import DRAIN, Choice, SnapshotPolicy
+from statefork.engine.retention import MARK_LENGTH_MAX, Retention
 from statefork.journal.errors import StateforkError
 from statefork.journal.values import Moment, Pruned
 
@@ -17,26 +19,35 @@ _logger = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """Of one kernel's environments. What is chosen holds as long as the engine runs; else the contract says it."""
+    """Of one kernel's environments."""
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: Conductor, keys: Keys) -> None:
         self._conductor = conductor
         self._world = conductor.ledger.world
-        self._policies: dict[str, SnapshotPolicy] = {}
+        self._keys = keys
 
-    # --- snapshots --------------------------------------------------------------------------------------------------
+    # --- policies ---------------------------------------------------------------------------------------------------
 
-    def set_snapshots(self, env: str, policy: SnapshotPolicy | None) -> None:
-        """When this environment's snapshots are taken; None: as the contract says."""
-        self._conductor.usable(env)
-        if policy is None:
-            self._policies.pop(env, None)
-        else:
-            self._policies[env] = policy
+    async def choose(self, env: str, choice: Choice, *, key: str | None = None) -> None:
+        """What holds for an environment from its next action and publish on, until something else is chosen.
+
+        It is journaled, so it holds after a crash or the end of the engine, too. What holds already is not told again.
+        Raises ContractError for a policy that is none, EnvironmentRetired, HeldByCaller.
+        """
+        choice = checked(choice)
+        async with self._keys.command(key, "keep", env, *choice.words()) as told:
+            if not told.whole:
+                await self._conductor.choose(env, choice, note=told.note())
 
     def snapshots_of(self, env: str) -> SnapshotPolicy:
-        """When they are taken."""
-        return self._policies.get(env, self._conductor.contract.snapshots)
+        """When an environment's present is published by itself."""
+        return snapshots_of(self._world.capsule(env), self._conductor.contract)
+
+    def retention_of(self, env: str) -> Retention:
+        """Which of its generations stay."""
+        return self._conductor.pruning.of(env)
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
 
     async def after_action(self, env: str) -> None:
         """Take the snapshot that the policy asks for. The action is done: what keeps it from being taken is logged."""
@@ -51,26 +62,7 @@ class Upkeep:
         except StateforkError as error:
             _logger.warning("no snapshot of %s after action %d: %s", env, capsule.actions, error)
 
-    def helps(self, env: str) -> None:
-        """It is, or will be, an environment that the engine makes for itself: snapshots are asked for, and all stay."""
-        self._policies[env] = ON_DEMAND
-        self._conductor.pruning.choose(env, KEEP_ALL)
-
-    def forget(self, env: str) -> None:
-        """It has ended."""
-        self._policies.pop(env, None)
-        self._conductor.pruning.choose(env, None)
-
     # --- retention --------------------------------------------------------------------------------------------------
-
-    def set_retention(self, env: str, retention: Retention | None) -> None:
-        """Which of this environment's generations stay from its next publish on; None: as the contract says."""
-        self._conductor.usable(env)
-        self._conductor.pruning.choose(env, retention)
-
-    def retention_of(self, env: str) -> Retention:
-        """Which stay."""
-        return self._conductor.pruning.of(env)
 
     async def prune(self, env: str, retention: Retention, *, only_say: bool = False) -> tuple[Pruned, ...]:
         """Let go at once of what need not stay, also of a retired environment; what only it held is removed.

@@ -174,6 +174,7 @@ class GenerationsPruned(Base, frozen=True, kw_only=True, tag="generations.pruned
     env: str
     retention: str  # what was asked for, in words
     pruned: tuple[Pruned, ...]
+    by: Literal["", "policy", "command"] = ""  # the policy that held at a publish, or a command; empty: nobody said
 
 
 class GenerationMarked(Base, frozen=True, kw_only=True, tag="generation.marked/1"):
@@ -182,6 +183,17 @@ class GenerationMarked(Base, frozen=True, kw_only=True, tag="generation.marked/1
     env: str
     generation: int
     mark: str
+
+
+class PolicyChosen(Base, frozen=True, kw_only=True, tag="policy.chosen/1"):
+    """From here on an environment's snapshots are taken, and its generations stay, as this says; it says all of it.
+
+    In the contract's words; empty: as the contract says that the engine runs.
+    """
+
+    env: str
+    snapshots: str = ""
+    retention: str = ""
 
 
 class TransitionAborted(Base, frozen=True, kw_only=True, tag="transition.aborted/1"):
@@ -282,6 +294,7 @@ Event = (
     | GenerationPublished
     | GenerationsPruned
     | GenerationMarked
+    | PolicyChosen
     | TransitionAborted
     | EnvironmentForked
     | EnvironmentActivated
@@ -305,7 +318,7 @@ __all__ = [
     "ContractRegistered", "EngineStarted", "EngineStopped", "EnvironmentActivated", "EnvironmentCreated",
     "EnvironmentForked", "EnvironmentImported", "EnvironmentParked", "EnvironmentQueued", "EnvironmentRetired",
     "EvaluationRecorded", "Event", "ExchangeRecorded", "GenerationPublished", "Held", "InputRecorded", "JournalCreated",
-    "LeaseRevoked", "Observation", "Operation", "OrphanCollected", "Outcome", "RecoveryFinished", "ReplayVerdict",
-    "RequestRefused", "Sealed", "TransitionAborted", "TransitionBegun", "TransitionDrained", "activity_stream",
-    "control_stream",
+    "LeaseRevoked", "Observation", "Operation", "OrphanCollected", "Outcome", "PolicyChosen", "RecoveryFinished",
+    "ReplayVerdict", "RequestRefused", "Sealed", "TransitionAborted", "TransitionBegun", "TransitionDrained",
+    "activity_stream", "control_stream",
 ]  # fmt: skip

@@ -71,6 +71,7 @@ class EngineFold(Checker):
         {
             kinds.CREATED, kinds.BEGUN, kinds.DRAINED, kinds.PUBLISHED, kinds.ABORTED, kinds.FORKED, kinds.ACTIVATED,
             kinds.PARKED, kinds.RETIRED, kinds.ANSWERED, kinds.ACTION_BEGUN, kinds.IMPORTED, kinds.PRUNED, kinds.MARKED,
+            kinds.CHOSEN,
         }
     )  # fmt: skip
 

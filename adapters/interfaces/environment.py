@@ -12,13 +12,12 @@ from statefork.adapters.interfaces.queries import QUERIES
 from statefork.adapters.interfaces.views import Seen
 from statefork.engine.capsule import Capsule
 from statefork.engine.errors import ActionFailed, ActionTimeout, ContractError, InvalidAction, NotReady
+from statefork.engine.holding import check_retention, check_snapshots
 from statefork.engine.kernel import EvaluationContext, Kernel
 from statefork.engine.making import Making
-from statefork.engine.policy import FORMS, SnapshotPolicy, parse_policy
+from statefork.engine.policy import Choice
 from statefork.engine.ports import Blobs
 from statefork.engine.refs import Ref, as_ref, resolve
-from statefork.engine.retention import FORMS as RETENTIONS
-from statefork.engine.retention import Retention, parse_retention
 from statefork.engine.settings import DrainPolicy
 from statefork.journal.values import Binding, Json, Moment, Pruned
 from statefork.replay.verdict import RolloutResult
@@ -161,22 +160,25 @@ class Environment:
         """Publish the present as a new generation; the agent goes on undisturbed. Raises TransitionAborted."""
         return await self.kernel.snapshot(self.name, drain=drain, key=key)
 
-    def keep_snapshots(self, policy: str | None) -> str:
-        """Publish the present by itself after actions, as long as this engine runs; what holds now.
+    async def keep_snapshots(self, policy: str | None, *, key: str | None = None) -> str:
+        """Publish the present by itself after actions, until something else is chosen; what holds now.
 
         ``"every action"``, ``"every 5 actions"``, ``"when changed"`` or ``"on demand"``; None: as the contract's key
-        ``snapshots`` says. Raises ContractError for another text.
+        ``snapshots`` says. It is journaled: the next engine goes on with it. Raises ContractError for another text,
+        EnvironmentRetired.
         """
-        self.kernel.upkeep.set_snapshots(self.name, check_snapshots(policy) if policy is not None else None)
+        choice = Choice(snapshots=str(check_snapshots(policy)) if policy is not None else "")
+        await self.kernel.upkeep.choose(self.name, choice, key=key)
         return str(self.kernel.upkeep.snapshots_of(self.name))
 
-    def keep_generations(self, policy: str | None) -> str:
-        """Let generations go at each publish, as long as this engine runs, that can be made again; what holds now.
+    async def keep_generations(self, policy: str | None, *, key: str | None = None) -> str:
+        """Let generations go at each publish that can be made again, until something else is chosen; what holds now.
 
-        ``"all"``, ``"last 20"`` or ``"forks and marks"``; None: as the contract's key ``retention`` says. Raises
-        ContractError for another text.
+        ``"all"``, ``"last 20"`` or ``"forks and marks"``; None: as the contract's key ``retention`` says. It is
+        journaled: the next engine goes on with it. Raises ContractError for another text, EnvironmentRetired.
         """
-        self.kernel.upkeep.set_retention(self.name, check_retention(policy) if policy is not None else None)
+        choice = Choice(retention=str(check_retention(policy)) if policy is not None else "")
+        await self.kernel.upkeep.choose(self.name, choice, key=key)
         return str(self.kernel.upkeep.retention_of(self.name))
 
     async def prune(self, policy: str | None = None, *, only_say: bool = False) -> tuple[Pruned, ...]:
@@ -260,22 +262,6 @@ class Environment:
         return sizes
 
 
-def check_snapshots(text: object) -> SnapshotPolicy:
-    """The snapshot policy that a text means. Raises ContractError with those there are."""
-    found = parse_policy(text)
-    if found is None:
-        raise ContractError(f"a snapshot policy is {FORMS}, not {text!r}", key="snapshots")
-    return found
-
-
-def check_retention(text: object) -> Retention:
-    """The retention that a text means. Raises ContractError with those there are."""
-    found = parse_retention(text)
-    if found is None:
-        raise ContractError(f"a retention is {RETENTIONS}, not {text!r}", key="retention")
-    return found
-
-
 def making(ref: Ref, env: Environment, standings: Standings) -> Making:
     """A moment that an environment is to continue from; its ``made`` tells of it afterwards."""
 
@@ -292,9 +278,9 @@ def making(ref: Ref, env: Environment, standings: Standings) -> Making:
     return Making(ref, made)
 
 
-def check_policies(snapshots: str | None, retention: str | None) -> None:
-    """Raise ContractError for a text that is no policy, before anything is made."""
-    if snapshots is not None:
-        check_snapshots(snapshots)
-    if retention is not None:
-        check_retention(retention)
+def chosen(snapshots: str | None, retention: str | None) -> Choice:
+    """What these texts mean; None: nothing is chosen. Raises ContractError for one that is no policy."""
+    return Choice(
+        snapshots=None if snapshots is None else str(check_snapshots(snapshots)),
+        retention=None if retention is None else str(check_retention(retention)),
+    )

@@ -141,7 +141,7 @@ class Forks:
     @asynccontextmanager
     async def child_name(self, env: str) -> AsyncIterator[str]:
         """A free name for a child of an environment that helps. It is retired when the body ends."""
-        name = await self._free_name(env)
+        name = await self._kernel.promise(env, "d")
         try:
             yield name
         finally:
@@ -149,7 +149,7 @@ class Forks:
 
     async def lend(self, ref: Ref, helps: str, progress: Progress = nobody_watches) -> Environment:
         """A child of a moment, for the use of one command: to be given back by ``take_back``."""
-        name = await self._free_name(ref.env)
+        name = await self._kernel.promise(ref.env, "d")
         try:
             (child,) = await self.fork(ref, (name,), key=None, progress=progress, helps=helps)
         except BaseException as error:
@@ -159,11 +159,6 @@ class Forks:
             raise
         return child
 
-    async def _free_name(self, env: str) -> str:
-        name = await self._kernel.promise(env, "d")
-        self._kernel.upkeep.helps(name)
-        return name
-
     async def take_back(self, name: str) -> None:
         """Retire a child that was made for a while, if it is there; never one that somebody else gave the name."""
         with anyio.move_on_after(RETIRE_TIMEOUT_S, shield=True), suppress(StateforkError):
@@ -171,7 +166,6 @@ class Forks:
             if child is not None and child.helps:
                 await self._kernel.retire(name)
         self._kernel.let_go(name)
-        self._kernel.upkeep.forget(name)
 
     def _born(self, ref: Ref, results: Sequence[BulkResult]) -> list[Environment]:
         failed = {result.env: result.error for result in results if result.error is not None}

@@ -26,7 +26,7 @@ from statefork.adapters.interfaces.carrying import Carrying, Exported, Imported
 from statefork.adapters.interfaces.carrying import nobody_watches as nobody_looks
 from statefork.adapters.interfaces.comparing import CHANGES_MAX as DIFF_CHANGES_MAX
 from statefork.adapters.interfaces.comparing import Comparing
-from statefork.adapters.interfaces.environment import Environment, check_policies, making
+from statefork.adapters.interfaces.environment import Environment, chosen, making
 from statefork.adapters.interfaces.forking import Forks
 from statefork.adapters.interfaces.views import Cost, ProcessCost
 from statefork.adapters.interfaces.worlds import Progress
@@ -111,14 +111,13 @@ class Engine:
         the answer of the first time, and nothing happens twice: also after a crash, and for ever. Raises KeyReused
         where it was given with another command.
 
-        ``snapshots``, ``retention``: as in Environment.keep_snapshots and keep_generations, from the beginning.
+        ``snapshots``, ``retention``: as in Environment.keep_snapshots and keep_generations, from generation 1 on.
 
         Raises EnvironmentExists, ContractError for a text that is no policy, TransitionAborted (naming the component
         that failed).
         """
-        check_policies(snapshots, retention)
-        await self.kernel.create(name, key=key)
-        return self._keeping(name, snapshots, retention)
+        await self.kernel.create(name, key=key, choice=chosen(snapshots, retention))
+        return self.environment(name)
 
     async def create_many(
         self,
@@ -133,19 +132,9 @@ class Engine:
         Each succeeds or fails on its own: PartialFailure carries the names of those that are there, and the others'
         errors. Raises LimitReached.
         """
-        check_policies(snapshots, retention)
-        results = await self.kernel.create_each(names, key=key)
-        made = [self._keeping(result.env, snapshots, retention) for result in results if result.error is None]
+        results = await self.kernel.create_each(names, key=key, choice=chosen(snapshots, retention))
         _check_all("create", results)
-        return made
-
-    def _keeping(self, name: str, snapshots: str | None, retention: str | None) -> Environment:
-        env = self.environment(name)
-        if snapshots is not None:
-            env.keep_snapshots(snapshots)
-        if retention is not None:
-            env.keep_generations(retention)
-        return env
+        return [self.environment(result.env) for result in results]
 
     async def reset_many(
         self, names: Sequence[str], *, drain: DrainPolicy | None = None, key: str | None = None

@@ -125,16 +125,16 @@ class Environment:
         """Publish the present as a new generation; the agent goes on undisturbed. Raises TransitionAborted."""
         return self._calls.call(lambda: self._environment.snapshot(drain=drain, key=key))
 
-    def keep_snapshots(self, policy: str | None) -> str:
-        """Publish the present by itself after actions, as long as this engine runs; None: as the contract says.
+    def keep_snapshots(self, policy: str | None, *, key: str | None = None) -> str:
+        """Publish the present by itself after actions, until something else is chosen; None: as the contract says.
 
         Returns what holds now, as below.
         """
-        return self._calls.run(lambda: self._environment.keep_snapshots(policy))
+        return self._calls.call(lambda: self._environment.keep_snapshots(policy, key=key))
 
-    def keep_generations(self, policy: str | None) -> str:
-        """Let generations go that can be made again, as long as this engine runs; None: as the contract says."""
-        return self._calls.run(lambda: self._environment.keep_generations(policy))
+    def keep_generations(self, policy: str | None, *, key: str | None = None) -> str:
+        """Let generations go that can be made again, until something else is chosen; None: as the contract says."""
+        return self._calls.call(lambda: self._environment.keep_generations(policy, key=key))
 
     def prune(self, policy: str | None = None, *, only_say: bool = False) -> tuple[Pruned, ...]:
         """Let them go now, and free what only they held; ``only_say``: tell which would go."""

@@ -41,12 +41,14 @@ ANSWERED = "command.answered/1"
 IMPORTED = "environment.imported/1"
 PRUNED = "generations.pruned/1"
 MARKED = "generation.marked/1"
+CHOSEN = "policy.chosen/1"
 
 KNOWN = frozenset(
     {
         JOURNAL, STARTED, STOPPED, CONTRACT, PROVISIONED, CREATED, BEGUN, DRAINED, PUBLISHED, ABORTED, FORKED,
         ACTIVATED, PARKED, RETIRED, ACTION_BEGUN, ACTION_ENDED, REVOKED, INPUT, EXCHANGED, REFUSED,
-        EVALUATED, ANSWERED, IMPORTED, PRUNED, MARKED, "environment.queued/1", COLLECTED, RECOVERED, "replay.verdict/1",
+        EVALUATED, ANSWERED, IMPORTED, PRUNED, MARKED, CHOSEN, "environment.queued/1", COLLECTED, RECOVERED,
+        "replay.verdict/1",
     }
 )  # fmt: skip
 

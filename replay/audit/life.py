@@ -23,8 +23,11 @@ class Life(Checker):
     invariant = "I10"
     rule = "every lifecycle event may follow the one before"
     kinds = frozenset(
-        {kinds.BEGUN, kinds.DRAINED, kinds.PUBLISHED, kinds.ACTIVATED, kinds.PARKED, kinds.RETIRED, kinds.RECOVERED}
-    )
+        {
+            kinds.BEGUN, kinds.DRAINED, kinds.PUBLISHED, kinds.ACTIVATED, kinds.PARKED, kinds.RETIRED, kinds.RECOVERED,
+            kinds.CHOSEN,
+        }
+    )  # fmt: skip
 
     def look(self, row: Row) -> Iterator[str]:
         self.looked_at += 1
@@ -48,6 +51,8 @@ class Life(Checker):
                 yield from self._activated(row, head)
             case kinds.PARKED:
                 yield from self._parked(head)
+            case kinds.CHOSEN:
+                yield from self._chosen(head)
             case _:
                 yield from self._retired(head)
 
@@ -74,6 +79,13 @@ class Life(Checker):
             yield f"{head.env} is parked on generation {head.generation}, though nothing of it was bound"
         if head.transition:
             yield f"{head.env} is parked while {head.op} is under way (position {head.begun_at})"
+
+    def _chosen(self, head: Head) -> Iterator[str]:
+        if head.retired:
+            yield f"a policy is chosen for {head.env}, which ended at position {head.retired_at}"
+        elif head.transition or not head.generation:
+            what = f"while {head.op} is under way" if head.transition else "of which nothing is published"
+            yield f"a policy is chosen for {head.env}, {what}"
 
     def _retired(self, head: Head) -> Iterator[str]:
         if head.retired:

@@ -20,6 +20,7 @@ _SCHEMA = """
 create table generation (env text, number int, actions int, opaque int, before_env text, before_number int,
                          mark text default '', pruned int default 0,
                          primary key (env, number)) without rowid;
+create table chosen (env text primary key, retention text, position int) without rowid;
 create table spoilt (env text primary key) without rowid;
 create table removed (resource text, version text, position int, primary key (resource, version)) without rowid;
 """
@@ -27,6 +28,7 @@ create table removed (resource text, version text, position int, primary key (re
 
 _ORIGINS = frozenset({"create", "clone", "import"})
 _LAST = re.compile(r"last ([1-9][0-9]*)")
+_RETENTION = re.compile(rf"all|forks and marks|{_LAST.pattern}")
 
 
 class _Generation(NamedTuple):
@@ -56,7 +58,7 @@ class Retention(Checker):
     kinds = frozenset(
         {
             kinds.CREATED, kinds.ACTION_BEGUN, kinds.ACTION_ENDED, kinds.PUBLISHED, kinds.PRUNED, kinds.MARKED,
-            kinds.COLLECTED,
+            kinds.CHOSEN, kinds.COLLECTED,
         }
     )  # fmt: skip
 
@@ -87,6 +89,8 @@ class Retention(Checker):
                 )
             case kinds.PRUNED:
                 yield from self._pruned(row)
+            case kinds.CHOSEN:
+                yield from self._chosen(row)
             case _:
                 yield from self._marked(row)
 
@@ -130,6 +134,8 @@ class Retention(Checker):
     def _pruned(self, row: Row) -> Iterator[str]:
         env, retention = row.text("env"), row.text("retention")
         going = [_going(row, item) for item in row.items("pruned")]
+        if row.text("by", "") == "policy":
+            yield from self._allowed(env, retention)
         for one in going:
             self.looked_at += 1
             yield from self._goes(env, retention, one.number)
@@ -139,6 +145,22 @@ class Retention(Checker):
         )
         for one in going:
             yield from self._again(env, one)
+
+    def _chosen(self, row: Row) -> Iterator[str]:
+        env, retention = row.text("env"), row.text("retention", "")
+        self.looked_at += 1
+        if retention and not _RETENTION.fullmatch(retention):
+            yield f"the retention {retention!r} was chosen for {env}, which is none"
+        self._spill.execute("insert or replace into chosen values (?, ?, ?)", (env, retention, row.position))
+
+    def _allowed(self, env: str, retention: str) -> Iterator[str]:
+        """What a publish lets go, it lets go by what was chosen last. What a contract says need not be in a journal."""
+        found = self._spill.execute("select retention, position from chosen where env = ?", (env,)).fetchone()
+        if found is not None and found[0] and found[0] != retention:
+            yield (
+                f"generations of {env} went by the retention {retention!r}, and {found[0]!r} was chosen at position "
+                f"{found[1]}"
+            )
 
     def _goes(self, env: str, retention: str, number: int) -> Iterator[str]:
         name, found = f"{env}@{number}", self._of(env, number)

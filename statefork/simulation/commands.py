@@ -9,6 +9,7 @@ import anyio
 
 from statefork.engine.errors import EnvironmentExists, GenerationPruned
 from statefork.engine.kernel import BulkResult
+from statefork.engine.policy import Choice
 from statefork.engine.retention import KEEP_ALL, Retention
 from statefork.engine.settings import DrainPolicy
 from statefork.journal.errors import StateforkError
@@ -228,8 +229,8 @@ async def prune(agent: Agent) -> None:
     env = agent.random.choice(marked).partition("@")[0] if marked and agent.random.random() < 0.5 else target.env
     retention = agent.random.choice([KEEP_ALL, Retention(last=1), Retention(last=3), Retention(forked=True)])
     if agent.random.random() < 0.3:
-        agent.scene.tell(f"{env} keeps {retention} from now on")
-        upkeep.set_retention(env, retention)
+        choice = Choice(retention=str(retention))
+        await agent.scene.tried(f"{env} keeps {retention} from now on", lambda: upkeep.choose(env, choice))
         return
     gone = await agent.scene.tried(f"prune {env}: {retention}", lambda: upkeep.prune(env, retention))
     agent.truth.require(gone is None or isinstance(gone, tuple), "answer", f"prune answered {gone}")

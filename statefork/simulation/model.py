@@ -58,6 +58,7 @@ class Model(msgspec.Struct, eq=False):
     serving: bool = False
     retired: bool = False
     was_bound: bool = False  # when the last engine ended
+    chosen: tuple[str, str] = ("", "")  # its policies of snapshots and retention; empty: the contract's
     frozen: str = ""  # the transition under way
     op: str = ""
     children: list[str] = []

@@ -26,6 +26,7 @@ from statefork.journal.events import (
     GenerationMarked,
     GenerationPublished,
     GenerationsPruned,
+    PolicyChosen,
     TransitionAborted,
     TransitionBegun,
 )
@@ -148,6 +149,8 @@ class Truth:
                 self.models[event.env].children.append(event.child)
             case GenerationsPruned():
                 self._pruned(self.models[event.env], event)
+            case PolicyChosen():
+                self.models[event.env].chosen = (event.snapshots, event.retention)
             case GenerationMarked():
                 (self.marks.add if event.mark else self.marks.discard)(f"{event.env}@{event.generation}")
             case _:
@@ -361,11 +364,19 @@ class Truth:
                 capsule.phase in (Phase.PARKED, Phase.RETIRED), "I9", f"{env} is {capsule.phase.value} after an open"
             )
             self.require(capsule.generation == model.generation, "I10", f"{capsule.moment} is not {model.moment}")
+            self.check_policies(kernel, model)
             if model.was_bound:
                 self.require(capsule.head.op == "recover", "state", f"{env} was bound, and its tail was not given up")
         for env, model in self.models.items():
             self.require(env in kernel.environments, "I5", f"{model.moment} is lost")
         self.check_published()
+
+    def check_policies(self, kernel: Kernel, model: Model) -> None:
+        """What was chosen for an environment holds, whichever engine it was told."""
+        upkeep = kernel.upkeep
+        for chosen, held in zip(model.chosen, (upkeep.snapshots_of, upkeep.retention_of), strict=True):
+            if chosen and str(held(model.env)) != chosen:
+                self.fail("I10", f"{model.env} keeps by {str(held(model.env))!r}, and {chosen!r} was chosen")
 
     def check_published(self) -> None:
         """Every published generation that was not pruned still has the content that it had when it was published."""

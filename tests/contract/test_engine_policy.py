@@ -9,7 +9,7 @@ import pytest
 
 from statefork.adapters.resources.memory import Call
 from statefork.engine.errors import ContractError
-from statefork.engine.policy import ON_DEMAND, SnapshotPolicy, parse_policy
+from statefork.engine.policy import ON_DEMAND, Choice, SnapshotPolicy, parse_policy
 from statefork.journal.values import Moment
 from tests.contract.engine_kit import SMALL, House, put
 
@@ -66,12 +66,12 @@ async def test_one_environment_may_be_kept_otherwise() -> None:
     async with house("on demand").open() as kernel:
         for env in ("a", "b"):
             await kernel.create(env)
-        kernel.upkeep.set_snapshots("a", SnapshotPolicy(every=2))
+        await kernel.upkeep.choose("a", Choice(snapshots="every 2 actions"))
         for env in ("a", "b"):
             for number in range(4):
                 await put(kernel, env, "k", number)
         assert [kernel.environments[env].generation for env in ("a", "b")] == [3, 1]
-        kernel.upkeep.set_snapshots("a", None)
+        await kernel.upkeep.choose("a", Choice(snapshots=""))
         await put(kernel, "a", "k", 5)
         await put(kernel, "a", "k", 6)
         assert kernel.environments["a"].generation == 3

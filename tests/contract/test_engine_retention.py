@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from statefork.adapters.resources.memory import Call
 from statefork.engine.errors import ContractError, GenerationPruned, InvalidName, ResourceFailed, UnknownRef
 from statefork.engine.kernel import Kernel
+from statefork.engine.policy import Choice
 from statefork.engine.refs import Standing, nearest, parse_ref, resolve
 from statefork.engine.retention import KEEP_ALL, Retention, parse_retention
 from statefork.journal.events import GenerationsPruned
@@ -159,11 +160,11 @@ async def test_one_environment_may_be_kept_otherwise() -> None:
     async with house("all").open() as kernel:
         for env in ("a", "b"):
             await kernel.create(env)
-        kernel.upkeep.set_retention("a", Retention(last=1))
+        await kernel.upkeep.choose("a", Choice(retention="last 1"))
         for env in ("a", "b"):
             await acted(kernel, 3, env)
         assert (kept(kernel, "a"), kept(kernel, "b")) == ([1, 4], [1, 2, 3, 4])
-        kernel.upkeep.set_retention("a", None)
+        await kernel.upkeep.choose("a", Choice(retention=""))
         await acted(kernel, 2)
         assert kept(kernel) == [1, 4, 5, 6]
 

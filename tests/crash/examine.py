@@ -104,6 +104,10 @@ def acknowledged(kernel: Kernel, facts: Facts) -> None:
         else:
             number = int(last.rpartition("@")[2])
             assert number in capsule.generations, f"{last} is gone"
+    for env, policies in facts.kept.items():
+        held = (kernel.upkeep.snapshots_of(env), kernel.upkeep.retention_of(env))
+        for policy, one in zip(policies, held, strict=True):
+            assert policy in ("", str(one)), f"{env} keeps by {one}, and {policy} was acknowledged"
 
 
 async def reached(kernel: Kernel) -> None:

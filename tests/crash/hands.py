@@ -19,6 +19,7 @@ from statefork.adapters.interfaces.assembly import Assembled, assemble
 from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.errors import StateforkError
 from statefork.engine.kernel import Kernel
+from statefork.engine.policy import Choice
 from statefork.engine.retention import Retention
 from statefork.engine.settings import DrainPolicy, Settings
 from statefork.journal.values import Moment
@@ -36,15 +37,18 @@ class Facts(msgspec.Struct):
 
     holds: dict[str, list[str]] = {}  # what each moment holds if it was published as intended
     done: dict[str, str] = {}  # environment -> the last thing that was acknowledged: a moment, or "retired"
+    kept: dict[str, list[str]] = {}  # environment -> the policies that were acknowledged: of snapshots and retention
 
     def take(self, said: Sequence[dict[str, Any]]) -> Facts:
         """With what was said later."""
-        facts = Facts(dict(self.holds), dict(self.done))
+        facts = Facts(dict(self.holds), dict(self.done), dict(self.kept))
         for one in said:
             if "holds" in one:
                 facts.holds[one["moment"]] = one["holds"]
             elif "done" in one:
                 facts.done[one["env"]] = one["done"]
+            elif "kept" in one:
+                facts.kept[one["env"]] = one["kept"]
         return facts
 
 
@@ -140,6 +144,19 @@ class Hands:
         assert [n for n, one in self.capsule(env).generations.items() if not one.pruned][-1] == self.capsule(
             env
         ).generation
+
+    async def keep(self, env: str) -> None:
+        """Choose what is kept of it, and then by a key something else."""
+        await self._choose(env, Choice(retention="last 9"), None)
+        await self._choose(env, Choice(snapshots="every 9 actions"), self._key("keep", env))
+        assert self.facts.kept[env] == ["every 9 actions", "last 9"]
+
+    async def _choose(self, env: str, choice: Choice, key: str | None) -> None:
+        await self.kernel.upkeep.choose(env, choice, key=key)
+        capsule = self.capsule(env)
+        self.facts.kept[env] = [capsule.snapshots.text, capsule.retention.text]
+        self.say(env=env, kept=self.facts.kept[env])
+        self._at("after the acknowledgement of a choice")
 
     async def fork(self, source: str | Moment, children: Sequence[str], *, activate: bool = True) -> None:
         """From the present of an environment, or from a moment."""

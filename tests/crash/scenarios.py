@@ -370,6 +370,8 @@ SCENARIOS: dict[str, Scenario] = {
     "mark and prune": Scenario(prepare=three_generations, before=bound, command=lambda h: h.tend("shop")),
     "mark and prune, parked": Scenario(prepare=three_generations, command=lambda h: h.tend("shop")),
     "mark and prune what has ended": Scenario(prepare=ended, command=lambda h: h.tend("shop")),
+    "keep": Scenario(prepare=two_generations, before=bound, command=lambda h: h.keep("shop")),
+    "keep, parked": Scenario(prepare=two_generations, command=lambda h: h.keep("shop")),
     "import": Scenario(prepare=brought, before=a_tail, command=imported),
     "import that fails": Scenario(
         prepare=brought,

@@ -3,8 +3,9 @@
     python tests/golden/make_journal.py tests/golden/journal-v2
 
 It is run once for each format, and once more beside it when kinds of events or fields were added (``journal-v1-slots``,
-``-keys``, ``-recovery``, ``-probes``, ``-places``, ``-import``, ``-outside``, ``-kept``, ``-rest``); what it made is
-never made again: it must stay readable for ever. So it refuses to write where there is something already.
+``-keys``, ``-recovery``, ``-probes``, ``-places``, ``-import``, ``-outside``, ``-kept``, ``-rest``, ``-policies``);
+what it made is never made again: it must stay readable for ever. So it refuses to write where there is something
+already.
 """
 
 from __future__ import annotations
@@ -149,6 +150,7 @@ def appends() -> Iterator[tuple[Append, ...]]:
     yield from imported()
     yield from outside()
     yield from kept()
+    yield from chosen()
 
 
 def ended(child: Moment) -> Iterator[tuple[Append, ...]]:
@@ -191,6 +193,30 @@ def kept() -> Iterator[tuple[Append, ...]]:
     pruned = ev.GenerationsPruned(at=T + 34, env="shop-5", retention="last 1", pruned=(gone,))
     marked = ev.GenerationMarked(at=T + 35, env="shop-5", generation=3, mark="before checkout")
     yield (Append("env/shop-5", (born, *published, pruned, marked), NO_STREAM),)
+
+
+def chosen() -> Iterator[tuple[Append, ...]]:
+    """What is kept is chosen, and a generation goes by it; then the contract is to say it again."""
+    env, first = "shop-6", Moment(env="shop-6", generation=1)
+    born = ev.EnvironmentCreated(at=T + 36, env=env, contract=DIGEST, how="create", origin=first)
+    policy = ev.PolicyChosen(at=T + 37, env=env, snapshots="every 5 actions", retention="last 1")
+    published = [
+        ev.GenerationPublished(
+            at=T + 36 + number,
+            env=env,
+            transition=f"{env}/{number}",
+            op="snapshot" if number > 1 else "create",
+            generation=number,
+            epoch=1,
+            contract=DIGEST,
+            manifest=manifest(f"x{number}"),
+        )
+        for number in (1, 2, 3)
+    ]
+    gone = Pruned(generation=2, nearest=first, actions=0)
+    pruned = ev.GenerationsPruned(at=T + 40, env=env, retention="last 1", pruned=(gone,), by="policy")
+    given_up = ev.PolicyChosen(at=T + 41, env=env, snapshots="every 5 actions")
+    yield (Append(f"env/{env}", (born, published[0], policy, *published[1:], pruned, given_up), NO_STREAM),)
 
 
 def outside() -> Iterator[tuple[Append, ...]]:

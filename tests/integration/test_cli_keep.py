@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.integration.test_cli import PUT, Commands, engine
+
+TIME = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d"
 
 
 @pytest.fixture
@@ -55,15 +59,63 @@ def test_what_is_kept_of_one_environment_is_said_on_the_command_line(tmp_path: P
         shown = commands.json("show", "a")["generations"]
         assert [one["pruned"] for one in shown] == [False, True, True, False]
         said = commands("keep", "a").splitlines()
-        assert said == [
-            "snapshots: every action  (the contract says 'on demand')",
-            "retention: last 1  (the contract says 'all')",
-        ]
-        assert commands("keep", "a", "--snapshots", "contract").startswith("snapshots: on demand\n")
+        assert re.fullmatch(rf"snapshots: every action  \(since {TIME} UTC; the contract says 'on demand'\)", said[0])
+        assert re.fullmatch(rf"retention: last 1  \(since {TIME} UTC; the contract says 'all'\)", said[1])
+        said = commands("keep", "a", "--snapshots", "contract").splitlines()
+        assert re.fullmatch(rf"snapshots: on demand  \(since {TIME} UTC\)", said[0])
         commands("act", "a", PUT)
         assert len(commands.json("show", "a")["generations"]) == 4
         assert "a retention is 'all', 'last 20' or" in commands("keep", "a", "--retention", "none", status=2)
         assert commands.json("keep", "a")["retention"] == "last 1"
+
+
+def kept(commands: Commands, env: str) -> list[int]:
+    """The numbers of its generations that are there."""
+    return [number for number, one in enumerate(commands.json("show", env)["generations"], 1) if not one["pruned"]]
+
+
+def test_what_is_kept_of_one_environment_holds_when_the_engine_is_started_again(
+    tmp_path: Path, commands: Commands
+) -> None:
+    both = ("create", "a", "b", "--snapshots", "every action", "--retention", "last 1", "--key", "both")
+    with engine(tmp_path, commands.state) as running:
+        commands(*both)
+        commands("create", "c")
+        commands("keep", "b", "--retention", "contract")
+        for env in ("a", "b", "c"):
+            for number in range(3):
+                commands("act", env, PUT.replace("tea", f"tea {number}"))
+        assert [kept(commands, env) for env in ("a", "b", "c")] == [[1, 4], [1, 2, 3, 4], [1]]
+        since = commands.json("ls")["environments"][0]["policies"]
+        assert [since[name]["policy"] for name in ("snapshots", "retention")] == ["every action", "last 1"]
+        for how in (signal.SIGKILL, signal.SIGTERM):
+            running.end(how)
+            assert commands.json("ls")["environments"][0]["policies"] == since, "no engine runs"
+            told = commands("show", "a")
+            assert re.search(rf"snapshots: every action, since {TIME} UTC\n  retention: last 1, since {TIME} ", told)
+            running.start()
+            said = commands.json("keep", "a")
+            assert said["since"] == {name: since[name]["since"] for name in since}
+            assert (said["snapshots"], said["retention"]) == ("every action", "last 1")
+            commands(*both)
+            for env in ("a", "b"):
+                commands("restore", env, f"{env}@1")
+            newest = commands.json("ls")["environments"][0]["generation"]
+            assert kept(commands, "a") == [1, newest]
+            assert kept(commands, "b") == list(range(1, newest + 1))
+        commands("keep", "c", "--snapshots", "every action", "--key", "often")
+        commands("keep", "c", "--snapshots", "contract")
+        assert commands.json("keep", "c", "--snapshots", "every action", "--key", "often")["snapshots"] == "on demand"
+        told = commands("log", "b")
+        assert "from now on: snapshots every action, retention last 1" in told
+        assert "from now on: snapshots every action, retention as the contract says" in told
+        assert "--key needs --snapshots or --retention" in commands("keep", "a", "--key", "asks", status=2)
+        refused = commands.json("keep", "a", "--snapshots", "now", "--retention", "all", status=2)["error"]
+        assert (refused["code"], refused["facts"]["key"]) == ("contract_error", "snapshots")
+        assert commands.json("keep", "a")["retention"] == "last 1", "nothing of it was chosen"
+        commands("retire", "c")
+        assert commands.json("keep", "c", "--retention", "all", status=2)["error"]["code"] == "environment_retired"
+    assert commands.json("audit", "--world")["clean"]
 
 
 def test_whatever_speaks_of_a_pruned_generation_leads_around_it(tmp_path: Path, commands: Commands) -> None:

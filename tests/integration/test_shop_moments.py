@@ -44,8 +44,8 @@ async def test_a_fork_of_any_action_is_the_same_world(tmp_path: Path, seed: int,
 
     async with open_shop(tmp_path) as engine:
         env = await engine.create("wanderer")
-        env.keep_snapshots(policy)
-        env.keep_generations("last 1" if policy == "every 4 actions" else "all")
+        await env.keep_snapshots(policy)
+        await env.keep_generations("last 1" if policy == "every 4 actions" else "all")
         await Wanderer(shopper(env, seed)).wander(ERRANDS)
         actions = env.capsule.actions
         assert actions >= ACTIONS

@@ -46,8 +46,8 @@ def create(
     """Make an environment over the contract's base: generation 1, bound and probed when this returns.
 
     Of several each succeeds or fails on its own, and as many are bound as there are slots; the others are bound when
-    they are used. --snapshots and --retention hold as long as this engine runs (change them by keep); what is to hold
-    always stands in the contract.
+    they are used. --snapshots and --retention hold for it until something else is chosen by keep, also when the engine
+    is started again.
     """
     out = Out(as_json=as_json)
     if len(name) == 1:

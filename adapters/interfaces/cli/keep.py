@@ -11,18 +11,19 @@ from statefork.adapters.interfaces.cli.options import (
     STATE,
     EnvArgument,
     JsonOption,
+    KeyOption,
     RetentionOption,
     SnapshotsOption,
     StateOption,
     ask,
 )
-from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.cli.output import Out, moment_text
 from statefork.adapters.interfaces.cli.sentences import counted
 from statefork.adapters.interfaces.control.protocol import Keep, Mark, Prune
 
 KEEP_EXAMPLES = """
     statefork keep shop-1                                     what holds
-    statefork keep shop-1 --snapshots 'every action'
+    statefork keep shop-1 --snapshots 'every action'    from now on, also when the engine is started again
     statefork keep shop-1 --snapshots contract --retention 'last 20'
 """
 PRUNE_EXAMPLES = """
@@ -40,21 +41,26 @@ def keep(
     env: EnvArgument,
     snapshots: SnapshotsOption = None,
     retention: RetentionOption = None,
+    key: KeyOption = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
     """Say when an environment's present is published by itself and which of its generations stay, or ask what holds.
 
     A snapshot after each action keeps every moment as it was, and costs a freeze each time; without, a moment is made
-    again when it is wanted, which says how sure it is. What is chosen here holds as long as this engine runs; what is
-    to hold always stands in the contract, under the same keys and in the same words.
+    again when it is wanted, which says how sure it is. What is chosen here holds until something else is chosen, also
+    after a crash or the end of the engine, whatever is reset or restored; forks and clones begin as the contract says,
+    which has the same two keys and the same words. Choosing what holds already changes nothing.
     """
+    if key is not None and snapshots is None and retention is None:
+        raise UsageError("--key needs --snapshots or --retention", hint="See: statefork keep --help")
     out = Out(as_json=as_json)
-    answer: dict[str, Any] = ask(state, out, "keep", Keep(env=env, snapshots=snapshots, retention=retention))
-    for key in ("snapshots", "retention"):
-        said = answer["contract"][key]
-        other = "" if answer[key] == said else f"  (the contract says {said!r})"
-        out.say(f"{key}: {answer[key]}{other}")
+    answer: dict[str, Any] = ask(state, out, "keep", Keep(env=env, snapshots=snapshots, retention=retention, key=key))
+    for name in ("snapshots", "retention"):
+        since, said = answer["since"][name], answer["contract"][name]
+        told = [f"since {moment_text(since)} UTC"] if since else []
+        told += [] if answer[name] == said else [f"the contract says {said!r}"]
+        out.say(f"{name}: {answer[name]}" + (f"  ({'; '.join(told)})" if told else ""))
 
 
 def prune(

@@ -13,6 +13,7 @@ from statefork.adapters.interfaces.cli.output import Out, moment_text
 from statefork.adapters.interfaces.cli.reading import run, view
 from statefork.adapters.interfaces.control.client import Control, Held, held
 from statefork.adapters.interfaces.control.protocol import Status
+from statefork.adapters.interfaces.policies import policies
 from statefork.engine.capsule import Capsule, Phase
 from statefork.engine.checkpoint import fold
 from statefork.engine.errors import StateforkError
@@ -146,4 +147,5 @@ def _plain(capsule: Capsule, places: _Places) -> dict[str, Any]:
         "place": capsule.place or None,
         "where": places.told.get(capsule.place),
         "published_at": published.at if published is not None else None,
+        "policies": policies(capsule),
     }

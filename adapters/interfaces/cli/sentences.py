@@ -125,6 +125,9 @@ def _of_environment(event: Event) -> str:
         case ev.GenerationMarked():
             what = f"marked {event.mark!r}" if event.mark else "no longer marked"
             return f"{event.env}@{event.generation} is {what}"
+        case ev.PolicyChosen():
+            said = "as the contract says"
+            return f"from now on: snapshots {event.snapshots or said}, retention {event.retention or said}"
         case ev.CommandAnswered():
             return f"the key {event.key!r} ({event.request}) leads to {event.env}@{event.generation}"
         case _:

@@ -16,6 +16,7 @@ from statefork.adapters.interfaces.cli.reading import run, view
 from statefork.adapters.interfaces.cli.sentences import by_number, counted
 from statefork.adapters.interfaces.control.client import Control, EngineLost, engine_runs
 from statefork.adapters.interfaces.control.protocol import Named
+from statefork.adapters.interfaces.policies import chosen_texts, policies
 from statefork.engine.capsule import Capsule, Generation
 from statefork.engine.errors import UnknownRef
 from statefork.engine.refs import Ref, parse_ref
@@ -106,6 +107,7 @@ def _environment(world: World, capsule: Capsule, sites: dict[str, str] | None, w
             "place": capsule.place or None,
             "where": world.elsewhere.places.get(capsule.place),
             "sites": sites,
+            "policies": policies(capsule),
             "generations": generations,
             "lineage": lineage,
         }
@@ -115,6 +117,8 @@ def _environment(world: World, capsule: Capsule, sites: dict[str, str] | None, w
     out.say(f"  {capsule.how}{parent}; reset leads to {capsule.origin}; {_lineage(capsule.actions)}")
     if where:
         out.say(f"  lives in another state directory of this journal: {where}")
+    for name, policy, since in chosen_texts(capsule):
+        out.say(f"  {name}: {policy}, since {moment_text(since)} UTC")
     if children:
         out.say(f"  children: {', '.join(children)}")
     out.say(f"  lineage: {' <- '.join(lineage) or 'nothing was published'}")

@@ -87,10 +87,10 @@ class ResetMany(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadline_s: float | None = None
 
 
-class Keep(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Keep(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When snapshots are taken by themselves, and which generations stay; the answer is what holds then.
 
-    Chosen in the contract's words, as long as this engine runs. ``contract``: as that says; None: as it is.
+    Chosen in the contract's words, until something else is. ``contract``: as that says; None: as it is.
     """
 
     env: str

@@ -10,10 +10,11 @@ import msgspec
 
 from statefork.adapters.interfaces.control import protocol as ask
 from statefork.adapters.interfaces.control.carrying import exported, imported
-from statefork.adapters.interfaces.control.keeping import check_policies, choose, keep
+from statefork.adapters.interfaces.control.keeping import held, keep, said
 from statefork.adapters.interfaces.control.stepping import step, stepped
 from statefork.adapters.interfaces.control.watching import counting, progress
 from statefork.adapters.interfaces.environment import Environment
+from statefork.adapters.interfaces.policies import policies
 from statefork.adapters.interfaces.python import Engine
 from statefork.adapters.interfaces.views import Seen
 from statefork.engine.errors import GenerationPruned, NotReady, UnknownRef
@@ -69,6 +70,8 @@ def described(env: Environment) -> dict[str, Any]:
         "actions": capsule.actions,
         "origin": str(capsule.origin),
         "parent": str(capsule.parent) if capsule.parent is not None else None,
+        "policies": policies(capsule),
+        "holds": held(env),
         "of_this_contract": capsule.contract == env.kernel.contract.digest,
         "sites": sites(env),
     }
@@ -128,17 +131,13 @@ def _slots(engine: Engine) -> dict[str, Any]:
 
 
 async def _create(engine: Engine, asked: ask.Create) -> dict[str, Any]:
-    check_policies(asked)
-    env = await engine.create(asked.name, key=asked.key)
-    choose(env, asked)
-    return described(env)
+    snapshots, retention = said(asked.snapshots), said(asked.retention)
+    return described(await engine.create(asked.name, key=asked.key, snapshots=snapshots, retention=retention))
 
 
 async def _create_many(engine: Engine, asked: ask.CreateMany) -> dict[str, Any]:
-    check_policies(asked)
-    made = await engine.create_many(asked.names, key=asked.key)
-    for env in made:
-        choose(env, asked)
+    snapshots, retention = said(asked.snapshots), said(asked.retention)
+    made = await engine.create_many(asked.names, key=asked.key, snapshots=snapshots, retention=retention)
     return {"created": [described(env) for env in made]}
 
 

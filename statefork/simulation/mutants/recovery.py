@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from statefork.engine import decisions as deciding
+from statefork.engine import pruning
 from statefork.engine import recovery as recovering
 from statefork.engine import retention as retaining
 from statefork.engine.capsule import Phase
@@ -119,7 +120,29 @@ def _() -> Iterator[None]:
 
 
 def _pruned(command: Prune) -> GenerationsPruned:
-    return GenerationsPruned(at=command.at, env=command.env, retention=command.retention, pruned=command.pruned)
+    return GenerationsPruned(
+        at=command.at, env=command.env, retention=command.retention, pruned=command.pruned, by=command.by
+    )
+
+
+@mutant("policy-is-forgotten", "I10", within=100)
+def _() -> Iterator[None]:
+    """What was chosen for an environment is journaled, and the contract holds all the same."""
+    with changed(pruning, "retention_of", lambda _, contract: contract.retention):
+        yield
+
+
+@mutant("policy-lets-go-more", "audit", within=200)
+def _() -> Iterator[None]:
+    """A publish lets go what another retention would, whatever was chosen."""
+    harder = retaining.Retention(last=1)
+
+    def due(self: pruning.Pruning, env: str) -> tuple[Prune, ...]:
+        capsule, wanted = self._ledger.world.capsule(env), self._ledger.world.wanted(env)
+        return self.prune(capsule, harder, retaining.prunable(capsule, harder, wanted, coming=1), by="policy")
+
+    with changed(pruning.Pruning, "due", due):
+        yield
 
 
 @mutant("retired-is-left", "I9", "slots", within=50)

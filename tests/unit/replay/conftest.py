@@ -42,7 +42,8 @@ def story() -> Story:
     told.act("c")
     told.snapshot("c")
     told.marked("c", 3, "here")
-    told.pruned("c", (2, 1, 1))
+    told.chosen("c", retention="last 1")
+    told.pruned("c", (2, 1, 1), by="policy")
     return told
 
 

@@ -222,6 +222,19 @@ def is_drained_twice(told: Told) -> Event:
     return told.again(told.one("transition.drained", "a"))
 
 
+@breaks("I10", "a policy is chosen for b, which ended at position 68")
+def is_kept_after_its_end(told: Told) -> Event:
+    return told.again(
+        told.one("policy.chosen", "i"), after=told.one("environment.retired", "b"), stream="env/b", env="b"
+    )
+
+
+@breaks("I10", "a policy is chosen for a, while snapshot is under way")
+def is_kept_in_a_transition(told: Told) -> Event:
+    begun = told.one("transition.begun", "a", op="snapshot")
+    return told.again(told.one("policy.chosen", "i"), after=begun, stream="env/a", env="a")
+
+
 @breaks("I10", "the opening of run-2 left snapshot of a unsettled")
 def recovery_leaves_a_transition(told: Told) -> Event:
     begun = told.one("transition.begun", "a", op="snapshot", nth=1)

@@ -93,6 +93,21 @@ def one_goes_though_all_stay(told: Told) -> Event:
     return pruned
 
 
+@breaks("I11", "generations of i went by the retention 'last 1', and 'last 2' was chosen at position")
+def a_publish_lets_go_more_than_was_chosen(told: Told) -> Event:
+    chosen = told.one("policy.chosen", "i")
+    chosen["retention"] = "last 2"
+    return told.one("generations.pruned", "i")
+
+
+@breaks("I11", "the retention 'some' was chosen for i, which is none")
+def no_retention_is_chosen(told: Told) -> Event:
+    chosen = told.one("policy.chosen", "i")
+    chosen["retention"] = "some"
+    told.drop(told.one("generations.pruned", "i"))
+    return chosen
+
+
 # --- from where it can be made again ----------------------------------------------------------------------------------
 
 

@@ -193,13 +193,19 @@ class Story(Told):
         """A generation gets a mark."""
         return self.control(env, "generation.marked/1", generation=generation, mark=mark)
 
-    def pruned(self, env: str, *gone: tuple[int, int, int], retention: str = "last 1") -> dict[str, Any]:
+    def chosen(self, env: str, retention: str = "", snapshots: str = "") -> dict[str, Any]:
+        """Policies are chosen."""
+        return self.control(env, "policy.chosen/1", snapshots=snapshots, retention=retention)
+
+    def pruned(
+        self, env: str, *gone: tuple[int, int, int], retention: str = "last 1", by: str = "command"
+    ) -> dict[str, Any]:
         """Generations go: each with the nearest of the environment that stays, and how many actions lead from there."""
         pruned = [
             {"generation": number, "nearest": moment((env, nearest)), "actions": actions}
             for number, nearest, actions in gone
         ]
-        return self.control(env, "generations.pruned/1", retention=retention, pruned=pruned)
+        return self.control(env, "generations.pruned/1", retention=retention, pruned=pruned, by=by)
 
     def retire(self, env: str) -> dict[str, Any]:
         """The end."""

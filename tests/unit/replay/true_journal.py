@@ -3,6 +3,7 @@
 a   acts, is given input, snapshotted, judged, restored, refused a late request, parked and bound again; crashes
 b   forked from a@2, acts, retired            c   cloned from a@2, acts
 g   five snapshots, one after an opaque action; @3 is marked, h forked from @2; then @2 and @4 go, and @3 is restored
+i   with a snapshot after each action, of which the last one stays: @2 goes when @3 is published
 d   acts, snapshotted over a revoked action, then a reset of it fails          e   is never founded
 """
 
@@ -19,6 +20,7 @@ import pytest
 from statefork.adapters.resources.memory import Call
 from statefork.engine.errors import LeaseRevoked, ResourceFailed, TransitionAborted
 from statefork.engine.kernel import EvaluationContext, Kernel
+from statefork.engine.policy import Choice
 from statefork.engine.retention import Retention
 from statefork.journal.codec import Codec
 from statefork.journal.errors import StateforkError
@@ -119,6 +121,9 @@ async def _tidied(kernel: Kernel) -> None:
     assert child.error is None
     assert [one.generation for one in await kernel.upkeep.prune("g", Retention(last=1))] == [2, 4]
     await kernel.restore("g", Moment(env="g", generation=3))
+    await kernel.create("i", choice=Choice(snapshots="every action", retention="last 1"))
+    for number in range(2):
+        await put(kernel, "i", "k", number)
 
 
 async def _judge(seen: EvaluationContext) -> float:
