@@ -76,7 +76,7 @@ def _build_module(contract: Contract) -> ModuleType:
             ) from missing
         raise MissingDependency(
             f"world {contract.name!r} needs the Python package {name!r}, which is not installed",
-            hint="pip install 'statefork[demo]'",
+            hint="pip install 'statefork[worlds]'",
         ) from missing
 
 
