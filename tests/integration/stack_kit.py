@@ -170,7 +170,7 @@ class Wiki:
         "threads": "work",
         "release": "nothing_stays",
     }
-    pages = ("/", "/wiki/Special:RecentChanges", "/wiki/Special:AllPages", "/wiki/Special:ListFiles", "/wiki/Lamp")
+    pages = ("/", "/wiki/Special:RecentChanges", "/wiki/Special:AllPages", "/wiki/Special:ListFiles", "/wiki/Used-lamp")
     idle_work = "thread what GET /checked/later left to do"
 
     async def login(self, client: httpx.AsyncClient) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol
@@ -112,7 +113,8 @@ class Bound:
         self.slots: dict[Any, Any] = {}  # what is shared by the environment's threads: its module-level caches
         self.gate: Literal["open", "held", "cut"] = "open"
         self.sessions: WeakSet[Session] = WeakSet()  # owned by their threads' part of ``local``
-        self._using: set[Session] = set()
+        self._using: Counter[Session] = Counter()
+        self._to_tell: list[Callable[[], None]] = []  # event loops that wait at the gate
         self._work: dict[int, Work] = {}
         self._numbers = itertools.count(1)
         self._changed = threading.Condition(threading.RLock())
@@ -134,21 +136,66 @@ class Bound:
     def using(self, session: Session) -> Iterator[None]:
         """Around each use of a session: it is not closed by others meanwhile. What it has begun it may finish."""
         with self._changed:
-            if not (self.gate == "held" and session.busy()):
-                self.pass_gate()
-            nested = session in self._using
-            self._using.add(session)
+            while not self._admits(session):
+                self._changed.wait()
+            self._using[session] += 1
         try:
             yield
         finally:
-            if not nested:
-                with self._changed:
-                    self._using.discard(session)
-                    cut = self.gate == "cut"
-                    if self.gate == "held":
-                        self._changed.notify_all()
-                if cut:
-                    session.close_now()
+            self.end_use(session)
+
+    def try_use(self, session: Session, told: Callable[[], None]) -> bool:
+        """For an event loop, which must not wait: begin a use, or have ``told`` called once the gate has moved.
+
+        Raises BindingEnded. What was begun ends with ``end_use``.
+        """
+        with self._changed:
+            if self._admits(session):
+                self._using[session] += 1
+                return True
+            self._to_tell.append(told)
+            return False
+
+    def _admits(self, session: Session) -> bool:
+        if self.gate == "cut":
+            raise BindingEnded(f"{self.identity} was ended: its stores are closed to this code")
+        return self.gate == "open" or bool(session.busy())
+
+    def end_use(self, session: Session) -> None:
+        """A use is over."""
+        with self._changed:
+            self._using[session] -= 1
+            over = self._using[session] == 0
+            if over:
+                del self._using[session]
+            cut = self.gate == "cut"
+            if self.gate == "held":
+                self._changed.notify_all()
+        if over and cut:
+            session.close_now()
+
+    def adopt(self, session: Session) -> None:
+        """From now on a cut or a hold closes it. Raises BindingEnded."""
+        with self._changed:
+            if self.gate == "cut":
+                raise BindingEnded(f"{self.identity} was ended")
+            self.sessions.add(session)
+
+    def close_idle(self) -> bool:
+        """Close every session, if nothing runs for this binding; whether that was so."""
+        with self._changed:
+            if self.gate != "open" or self._work or self._using or self._busy():
+                return False
+            for session in tuple(self.sessions):
+                session.close_now()
+            return True
+
+    def _moved(self) -> None:
+        """Tell who waits at the gate."""
+        self._changed.notify_all()
+        waiting, self._to_tell = self._to_tell, []
+        for told in waiting:
+            told()
 
     def hold(self, within_s: float) -> None:
         """Let no session be used or opened until ``release_hold``, and close every one.
@@ -178,13 +225,13 @@ class Bound:
         with self._changed:
             if self.gate == "held":
                 self.gate = "open"
-                self._changed.notify_all()
+                self._moved()
 
     def cut(self) -> None:
         """For ever: nothing of this binding reaches a store again; statements that run now are interrupted."""
         with self._changed:
             self.gate = "cut"
-            self._changed.notify_all()
+            self._moved()
             for session in tuple(self.sessions):
                 if session in self._using:
                     session.interrupt()

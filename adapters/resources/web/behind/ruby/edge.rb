@@ -2,27 +2,51 @@
 
 module Statefork
   # What a request is carried out in: a fiber of its own, so that nothing which the application leaves in the thread's
-  # locals, or on its stack, is met by the next request of another environment.
+  # locals is met by the next request of another environment. The application's objects never come out of it: what the
+  # thread has had on its stack, it keeps alive until it happens to serve somebody else.
   class Course
-    def initialize(bound, work)
+    def initialize(app, bound, work)
+      @app = app
       @bound = bound
       @work = work
     end
+
+    # Status and headers.
+    def call(env)
+      go do
+        status, headers, @body = @app.call(env.dup)
+        [status, headers]
+      end
+    end
+
+    def each(&block)
+      go { @body.each(&block) && nil }
+    end
+
+    # The end of it, in whatever way.
+    def close
+      close_body
+      @fiber.resume(nil) if @fiber&.alive?
+    ensure
+      @fiber = @body = nil
+      begin
+        Statefork.ended(@bound)
+      ensure
+        @work.done
+      end
+    end
+
+    private
 
     def go(&block)
       @bound.enter(@work) { fiber.resume(block) }
     end
 
-    # The end of it, in whatever way.
-    def leave
-      @fiber.resume(nil) if @fiber&.alive?
-      @fiber = nil
-      Statefork.ended(@bound)
-    ensure
-      @work.done
+    def close_body
+      go { @body.close && nil if @body.respond_to?(:close) }
+    rescue BindingEnded
+      @body.close if @body.respond_to?(:close)
     end
-
-    private
 
     def fiber
       return @fiber if @fiber&.alive? # one that has raised is not
@@ -48,37 +72,25 @@ module Statefork
 
       env.delete('rack.hijack') # a stream without its binding
       env['rack.hijack?'] = false
-      course = Course.new(bound, work)
+      course = Course.new(env['PATH_INFO'] == @ready_path ? Ready : @app, bound, work)
       begin
-        answer = course.go { env['PATH_INFO'] == @ready_path ? ready(bound) : @app.call(env) }
+        status, headers = course.call(env)
       ensure
-        course.leave unless answer
+        course.close if status.nil? || lost?(bound, work)
       end
-      finish(answer, course, bound, work)
+      lost?(bound, work) ? lost(work) : [status, headers, Body.new(course)]
     rescue BindingEnded => e
       [409, { 'Content-Type' => 'text/plain' }, [e.message]]
     rescue StandardError
-      raise unless work&.lost && !bound.cut?
+      raise unless work && lost?(bound, work)
 
       lost(work)
     end
 
     private
 
-    def ready(bound)
-      Readiness.each { |check| check.call(bound) }
-      [204, {}, []]
-    rescue StandardError => e
-      [503, { 'Content-Type' => 'text/plain' }, ["#{e.class}: #{e.message}"]]
-    end
-
-    def finish(answer, course, bound, work)
-      status, headers, body = answer
-      body = Body.new(body, course)
-      return [status, headers, body] unless work.lost && !bound.cut?
-
-      body.close
-      lost(work)
+    def lost?(bound, work)
+      work.lost && !bound.cut?
     end
 
     def lost(work)
@@ -88,30 +100,30 @@ module Statefork
 
   # A response's body within its binding; whoever closes it ends the request.
   class Body
-    def initialize(body, course)
-      @body = body
+    def initialize(course)
       @course = course
     end
 
     def each(&block)
-      @course.go { @body.each(&block) }
+      @course.each(&block)
     end
 
     def close
       course, @course = @course, nil
-      return unless course
-
-      begin
-        course.go { @body.close if @body.respond_to?(:close) }
-      rescue BindingEnded
-        @body.close if @body.respond_to?(:close)
-      ensure
-        course.leave
-        @body = nil
-      end
+      course&.close
     end
   end
 
   # What a probe does in the binding: each block is given it, and raises when a store can't be reached.
   Readiness = []
+
+  # The application that answers a probe.
+  module Ready
+    def self.call(_env)
+      Readiness.each { |check| check.call(Statefork.current!) }
+      [204, {}, []]
+    rescue StandardError => e
+      [503, { 'Content-Type' => 'text/plain' }, ["#{e.class}: #{e.message}"]]
+    end
+  end
 end
