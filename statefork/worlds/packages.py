@@ -19,7 +19,7 @@ _NO_SERVICES = Path("/usr/sbin/policy-rc.d")
 
 def versions(packages: Sequence[str], world: str) -> dict[str, str]:
     """The versions that are installed, or would be. Raises MissingDependency when a package is not and can't be."""
-    found = {name: _installed(name) for name in packages}
+    found = {name: installed(name) for name in packages}
     absent = [name for name, version in found.items() if not version]
     if absent:
         _check_may_install(absent, world)
@@ -42,10 +42,10 @@ def install(
 
     No service is started: a world's servers are its own. Of several processes one installs at a time.
     """
-    if all(map(_installed, packages)):
+    if all(map(installed, packages)):
         return
     with alone(cache_place("packages"), progress), _services_kept_down():
-        absent = [name for name in packages if not _installed(name)]
+        absent = [name for name in packages if not installed(name)]
         if not absent:
             return
         _check_may_install(absent, world)
@@ -79,8 +79,13 @@ def _quietly(fraction: float, text: str) -> None:
     pass
 
 
+def may_install() -> bool:
+    """Whether this user may, and the machine is one of Debian's kind."""
+    return os.geteuid() == 0 and Path("/etc/debian_version").exists() and shutil.which("apt-get") is not None
+
+
 def _check_may_install(absent: Sequence[str], world: str) -> None:
-    if os.geteuid() == 0 and Path("/etc/debian_version").exists() and shutil.which("apt-get"):
+    if may_install():
         return
     raise MissingDependency(
         f"the {world} needs Debian's packages {', '.join(absent)}, which are not installed",
@@ -88,7 +93,7 @@ def _check_may_install(absent: Sequence[str], world: str) -> None:
     )
 
 
-def _installed(package: str) -> str:
+def installed(package: str) -> str:
     """Its version; empty where it is not installed whole."""
     status, _, version = _ask("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", package).partition(
         " "

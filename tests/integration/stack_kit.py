@@ -18,7 +18,7 @@ import httpx
 
 from statefork.adapters.interfaces.environment import Environment
 from statefork.adapters.interfaces.python import Engine, open_engine
-from statefork.worlds.packages import _installed
+from statefork.worlds.packages import installed, may_install
 from tests.integration.postgres_kit import run
 
 STACKS = Path(__file__).parent / "stacks"
@@ -238,7 +238,8 @@ def is_uploaded(env: Environment, data: bytes) -> bool:
 
 def missing(site: Site) -> str:
     """Why its world can't be built here without installing something; empty when it can."""
-    return "" if _installed(site.package) else f"needs Debian's package {site.package}"
+    here = installed(site.package) or may_install()
+    return "" if here else f"needs Debian's package {site.package}, which only root may install"
 
 
 class Stage:
