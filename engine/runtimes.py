@@ -337,7 +337,7 @@ def _record_path(state: Path, name: str) -> Path:
 
 def rotate(log: Path) -> None:
     """Begin a new log file; the ones before it are kept as ``.1``, ``.2``, …, the oldest is dropped."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # servers tell in it what they were asked
     numbered = [log, *(log.with_name(f"{log.name}.{number}") for number in range(1, LOGS_KEPT))]
     for newer, older in zip(reversed(numbered[:-1]), reversed(numbered[1:]), strict=True):
         if newer.exists():

@@ -80,7 +80,8 @@ class BlobStore(BlobReader):
         self._numbers = itertools.count()
         self._temporary = root / _TEMPORARY
         try:
-            self._temporary.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._temporary.mkdir(exist_ok=True)
             for left_over in self._temporary.iterdir():
                 left_over.unlink()
         except OSError as error:

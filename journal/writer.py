@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -80,6 +81,8 @@ class Writer:
         self._broken: JournalError | None = None
         self.position = 0
         self.stats = Stats()
+        with contextlib.suppress(OSError):  # nobody else reads what was typed; one that can't be made is told below
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with translated(path, 0):
             self._connection = sqlite3.connect(
                 path,

@@ -11,11 +11,13 @@
 
 A layer lives as long as any version or branch names it, so versions may be discarded in any order. A record is written
 before what it names where that must be found again after a crash (branches), and after it where it must be whole
-(versions). One process writes a ledger; several threads may.
+(versions). One process writes a ledger; several threads may. Nobody but the engine's user enters it: what lies here is
+the environments', and a command of one of them may be another user of the same machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import itertools
@@ -25,7 +27,6 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -38,6 +39,10 @@ ID_LENGTH_MAX = 120
 TRIALS = (".reflink-", ".ticks-")
 """Beginnings of the names of files by which adapters try a file system; a killed engine leaves them behind."""
 
+CLOSED, PASSAGE = 0o700, 0o711
+"""Rights of a directory: the engine's user alone; and whoever knows what lies in it may go through."""
+
+_FOLDERS = ("", "layers", "sealed", "branches", "tmp")
 _NONCE_BYTES = 6
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -57,6 +62,7 @@ class Ledger:
         self.resource = resource
         self.adapter = adapter
         self.journal = journal
+        self.rights = dict.fromkeys(_FOLDERS, CLOSED)  # of each folder, when the ledger is opened
         self._lock = threading.RLock()
         self._loaded = False
         self._uses: Counter[str] = Counter()  # of layers, by this journal's records
@@ -224,7 +230,7 @@ class Ledger:
 
     # -- layers -----------------------------------------------------------------------------------------------
 
-    @contextmanager
+    @contextlib.contextmanager
     def pinned(self, layers: Sequence[str]) -> Iterator[None]:
         """Keep layers while something is made from them."""
         with self._opened():
@@ -240,7 +246,7 @@ class Ledger:
                         del self._pins[layer]
                 self._collect(layers)
 
-    @contextmanager
+    @contextlib.contextmanager
     def new_layer(self, prefix: str, suffix: str = "") -> Iterator[tuple[str, Path]]:
         """A new layer's id and a temporary directory to fill; it becomes the layer when the body ends well."""
         layer = self.new_id(prefix) + suffix
@@ -271,7 +277,7 @@ class Ledger:
 
     # -- disk -------------------------------------------------------------------------------------------------
 
-    @contextmanager
+    @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
         with self._lock:
             if not self._loaded:
@@ -280,9 +286,11 @@ class Ledger:
             yield
 
     def _load(self) -> None:
-        for folder in ("layers", "sealed", "branches"):
-            (self.root / folder).mkdir(parents=True, exist_ok=True)
         remove_tree(self.root / "tmp")
+        for folder, rights in self.rights.items():
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(PermissionError):  # of a file system that keeps no rights
+                (self.root / folder).chmod(rights)
         left = [self.root.glob(f"{prefix}*") for prefix in TRIALS]
         left += [(self.root / folder).glob("*.partial") for folder in ("sealed", "branches")]
         for path in itertools.chain(*left):
@@ -343,7 +351,7 @@ def write_whole(path: Path, data: bytes, *, force: bool = False) -> None:
     target = str(path)
     partial = f"{target}.{secrets.token_hex(4)}.partial"
     try:
-        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             rest = memoryview(data)
             while rest:

@@ -64,7 +64,7 @@ class ProfileFiles:
         target = self.path(version)
         partial = self._folder / f".{version}.partial"
         with failures_told(self._resource, "writing a sealed profile"):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # there are cookies in profiles
             try:
                 with partial.open("wb") as file:
                     file.write(encode(stored))

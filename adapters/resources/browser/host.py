@@ -107,7 +107,7 @@ class BrowserHost:
         for _ in range(LAUNCH_TRIES_MAX):
             await self._shut()
             if self._scratch is not None:
-                self._scratch.mkdir(parents=True, exist_ok=True)
+                self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 self._playwright = await async_playwright().start()
                 self.driver_pid = self._spawned()[-1]

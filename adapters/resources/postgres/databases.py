@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from statefork.adapters.resources.ledger import Ledger, remove_tree, write_whole
+from statefork.adapters.resources.ledger import PASSAGE, Ledger, remove_tree, write_whole
 from statefork.journal.lock import LOCK_NAME
 
 _TOKEN = "database"
@@ -23,6 +23,7 @@ class DatabaseLedger(Ledger):
 
     def __init__(self, state: Path, resource: str, adapter: str, journal: str) -> None:
         super().__init__(state, resource, adapter, journal)
+        self.rights = dict.fromkeys(self.rights, PASSAGE)  # a server's own user has its data in there, which it closes
         self.unneeded: Callable[[str], None] = lambda _: None
 
     def place(self) -> str:

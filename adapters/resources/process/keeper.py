@@ -21,7 +21,7 @@ import signal
 import sys
 from typing import Any
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
 _LOOK_AGAIN_MS = 5
 _PLAN_BYTES_MAX = 4 << 20
 CANNOT_RUN = 127
@@ -65,6 +65,7 @@ class Keeper:
             os.setresuid(plan["uid"], plan["uid"], plan["uid"])
         if plan["alone"]:
             os.umask(0o077)
+            ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # nor does a program of root's make it another
         os.chdir(plan["directory"])
         os.execvpe(plan["command"][0], plan["command"], plan["environment"])
 

@@ -24,6 +24,7 @@ from statefork.adapters.resources.files.overlay import OverlayTrees
 from statefork.adapters.resources.files.resource import FilesResource
 from statefork.adapters.resources.files.strategy import TreeStrategy
 from statefork.adapters.resources.files.tree import Index, scan
+from statefork.adapters.resources.ledger import PASSAGE
 from statefork.adapters.resources.process.accounts import account_of, check_reach, give
 from statefork.adapters.resources.process.options import OWN_USER, Options
 from statefork.adapters.resources.process.ports import HOST, PORTS, is_taken
@@ -65,6 +66,8 @@ class ProcessResource(FilesResource):
         super().__init__(name, options, services)
         if not options.base:
             self._base = self._ledger.root / "empty"
+        if options.user:  # each passes through to its own directory, and finds no other
+            self._ledger.rights |= {"": PASSAGE, "branches": PASSAGE}
         self.overlays = OverlayTrees if options.cut == "restart" else LivingOverlays
         self.instead = instead
         self._better = better
@@ -122,9 +125,8 @@ class ProcessResource(FilesResource):
         assert account is not None, "there is a user, so there is an account"
         if tree.stat().st_uid != account.uid:
             give(tree, account, pulse)
-        if account.alone:  # siblings may not even enter; nor does it own what is beside its tree: the record, the log
-            os.chown(tree.parent, -1, account.gid)
-            tree.parent.chmod(0o710)
+        os.chown(tree.parent, -1, account.gid)  # siblings may not even enter; nor does it own the record and the log
+        tree.parent.chmod(0o710)
         check_reach(self.name, account, tree.parent)
 
     def _provision(self) -> Sealed:
