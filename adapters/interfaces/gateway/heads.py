@@ -121,8 +121,9 @@ def response_headers(received: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def is_websocket(request: h11.Request) -> bool:
-    """Whether the request asks to become a WebSocket."""
-    return b"websocket" in listed(request.headers, b"upgrade") and b"upgrade" in listed(request.headers, b"connection")
+    """Whether the request asks to become a WebSocket. Only a GET may: all others are requests like any other."""
+    asked = listed(request.headers, b"upgrade") if request.method == b"GET" else set()
+    return b"websocket" in asked and b"upgrade" in listed(request.headers, b"connection")
 
 
 def is_event_stream(response: h11.Response) -> bool:
