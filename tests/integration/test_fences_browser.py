@@ -23,7 +23,7 @@ from statefork.adapters.interfaces.environment import Environment
 from statefork.adapters.interfaces.python import Engine
 from statefork.adapters.resources.browser.chromium import find_chromium, is_headless_shell
 from statefork.engine.errors import InvalidAction
-from statefork.journal.events import RequestRefused
+from statefork.journal.events import ActionBegun, RequestRefused
 from tests.contract.process_kit import SERVER
 from tests.integration.fences_kit import forbidden
 
@@ -120,6 +120,12 @@ async def refused(engine: Engine) -> list[RequestRefused]:
     return found
 
 
+async def acts(engine: Engine) -> int:
+    """How many actions the journal has begun."""
+    await engine.journal.flush()
+    return len([r async for r in engine.journal.read() if isinstance(r.event, ActionBegun)])
+
+
 async def in_page(env: Environment, script: str, argument: Any = None) -> Any:
     async with env.page() as page:
         return await page.evaluate(script, argument)
@@ -161,9 +167,11 @@ async def test_files_of_the_machine_are_no_pages(engine: Engine, tmp_path: Path)
     a = engine.environment("a")
     secret = tmp_path / "secret.html"
     secret.write_text("known to the machine alone")
+    before = await acts(engine)
     for url in (secret.as_uri(), f"view-source:{secret.as_uri()}", "chrome://version/"):
         with pytest.raises(InvalidAction):
             await a.act(Goto(url))
+    assert await acts(engine) == before, "it was no action"
     assert (await in_page(a, ASK, [secret.as_uri()])) == {secret.as_uri(): "none"}
     assert "known to the machine" not in await in_page(a, LOOK_INTO, secret.as_uri())
     await in_page(a, "(url) => { window.open(url) }", secret.as_uri())

@@ -141,6 +141,9 @@ async def test_a_chunk_that_can_not_end_is_cut() -> None:
         await scene.keeper.until_quiet()
         assert scene.tap.requests == []
         assert len(scene.keeper.granted) == 1
+        ((method, _, body, status),) = scene.keeper.inputs
+        assert (method, status) == ("POST", 0), "its beginning is on record, and that nothing answered it"
+        assert body.startswith(b"abc")
         await scene.sibling_is_served()
 
 
