@@ -16,7 +16,7 @@ from statefork.engine.options import BadOptions
 OWN_USER = "own"
 _READY = "'tcp', 'running', 'http /PATH' or 'line REGEX'"
 _PLACE = re.compile(r"\{([a-z][a-z0-9_-]*(?:\.[a-z_]+)?)\}")
-PLACES = ("data", "run", "host", "port", "env")
+PLACES = ("data", "run", "host", "port", "env", "python")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:\d+)?", re.IGNORECASE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ class Starting:
                 key=key,
             )
         own = {"data": tree, "run": workplace / "run", "host": HOST, "port": port, "env": branch.env}
-        return found | own
+        return found | own | {"python": sys.executable}
 
     def _leaf_name(self, branch: str) -> str:
         whose = f"{self._services.state.resolve()} {self._services.journal} {self._name}"
