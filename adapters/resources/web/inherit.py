@@ -17,6 +17,9 @@ from typing import Any
 
 from statefork.adapters.resources.web.bound import CURRENT, Bound, NoEnvironment, Work
 
+NOBODYS: set[type[threading.Thread]] = set()
+"""Kinds of threads that serve whoever comes, and whose jobs bring their contexts: they belong to nobody."""
+
 
 def _name(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
@@ -40,7 +43,7 @@ def carry(bound: Bound, work: Work, function: Callable[..., Any]) -> Callable[..
 def _start(original: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
     def start(self: threading.Thread) -> None:
         bound = CURRENT.get()
-        if bound is None:
+        if bound is None or type(self) in NOBODYS:
             return original(self)
         work = bound.begin("thread", self.name)
         self.run = carry(bound, work, self.run)  # type: ignore[method-assign]  # per instance, as `run` is looked up on it

@@ -31,8 +31,8 @@ _HEAD_BYTES_MAX = 65536
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a contract may say of a ``web`` resource."""
 
-    stack: Literal["django", "rack", "php-fpm"]
-    settings: str  # django: the settings module; else the file below ``path`` that describes the site
+    stack: Literal["django", "wsgi", "asgi", "rack", "php-fpm"]
+    settings: str  # django: its module; wsgi, asgi: "module:application"; else a file that describes the site
     host: str  # what the agent sees, e.g. "shop.example"
     stores: dict[str, str] = {}  # kind (database, media, search, cache, sessions; "database.<alias>") to resource
     path: str = ""  # directory with the project's modules, relative to the contract; empty = they are installed

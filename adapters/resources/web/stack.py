@@ -1,6 +1,6 @@
 """What the resident server asks of a stack: a kind of application, and how a binding enters it.
 
-Django runs in the server's own process. What runs in another one, *behind* the server (``behind/``), is reached by a
+Python runs in the server's own process. What runs in another one, *behind* the server (``behind/``), is reached by a
 header that tells which binding a request belongs to.
 """
 
@@ -20,6 +20,8 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 _STACKS = {
     "django": "statefork.adapters.resources.web.django_stack:DjangoStack",
+    "wsgi": "statefork.adapters.resources.web.python_stack.stacks:WsgiStack",
+    "asgi": "statefork.adapters.resources.web.python_stack.stacks:AsgiStack",
     "rack": "statefork.adapters.resources.web.behind.rack:RackStack",
     "php-fpm": "statefork.adapters.resources.web.behind.php_fpm:PhpFpmStack",
 }
@@ -28,7 +30,7 @@ _STACKS = {
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What a stack is started with."""
 
-    settings: str  # a module of settings, or the file that describes the site
+    settings: str  # django: its module; wsgi, asgi: module:application; else the file that describes the site
     path: str = ""  # where that file is
     threads: int = 1  # requests that the server hands on at one time
     per_env: int = 1  # of these, one environment's
