@@ -8,16 +8,28 @@ routes.
 
 from __future__ import annotations
 
+import socket
 from typing import Protocol
 
 from statefork.journal.values import Identity
 
 
+class Within(Protocol):
+    """A network that is not the machine's."""
+
+    def new_socket(self) -> socket.socket:
+        """A TCP socket that is in it. Raises OSError."""
+        ...
+
+
 class Pointing(Protocol):
     """A gateway that can be told."""
 
-    def point(self, resource: str, identity: Identity, port: int) -> None:
-        """Requests of this environment and epoch to routes that name the resource go to this loopback port now."""
+    def point(self, resource: str, identity: Identity, port: int, network: Within | None = None) -> None:
+        """Requests of this environment and epoch to routes that name the resource go to this loopback port now.
+
+        It is one of the ``network``'s, if the backend has one of its own.
+        """
         ...
 
     def unpoint(self, resource: str, identity: Identity, port: int) -> None:
@@ -29,18 +41,18 @@ class Pointers:
     """What a gateway was told."""
 
     def __init__(self) -> None:
-        self._ports: dict[tuple[str, str, int], int] = {}
+        self._places: dict[tuple[str, str, int], tuple[int, Within | None]] = {}
 
-    def point(self, resource: str, identity: Identity, port: int) -> None:
+    def point(self, resource: str, identity: Identity, port: int, network: Within | None = None) -> None:
         """See Pointing."""
-        self._ports[resource, identity.env, identity.epoch] = port
+        self._places[resource, identity.env, identity.epoch] = (port, network)
 
     def unpoint(self, resource: str, identity: Identity, port: int) -> None:
         """See Pointing."""
         key = (resource, identity.env, identity.epoch)
-        if self._ports.get(key) == port:
-            del self._ports[key]
+        if self.place(resource, identity)[0] == port:
+            self._places.pop(key, None)
 
-    def port(self, resource: str, identity: Identity) -> int:
-        """Where it is; 0 where there is none."""
-        return self._ports.get((resource, identity.env, identity.epoch), 0)
+    def place(self, resource: str, identity: Identity) -> tuple[int, Within | None]:
+        """The port, and the network that it is in if that is not the machine's; port 0 where there is none."""
+        return self._places.get((resource, identity.env, identity.epoch), (0, None))

@@ -58,6 +58,11 @@ def connect(path: str) -> str:
     return "done"
 
 
+def reach(host: str, port: int) -> str:
+    with socket.create_connection((host, port), timeout=5):
+        return "done"
+
+
 def send_signal(pid: int, number: int) -> str:
     os.kill(pid, number)
     return "done"
@@ -75,6 +80,7 @@ VERBS: dict[str, Callable[..., str]] = {
     "remove": lambda path: f"done {os.unlink(path)}",  # noqa: PTH108 - a path as it was told
     "link": lambda source, target: f"done {os.link(source, target)}",
     "connect": connect,
+    "reach": reach,
     "signal": send_signal,
     "trace": lambda pid: told(LIBC.ptrace(PTRACE_SEIZE, pid, None, None)),
     "become": lambda uid: f"done {os.setuid(uid)}",

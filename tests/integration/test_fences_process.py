@@ -31,10 +31,12 @@ from statefork.engine.errors import TransitionAborted
 from statefork.journal.events import GenerationPublished
 from tests.contract.process_kit import until
 from tests.contract.sqlite_kit import make_base
+from tests.integration.fences_kit import forbidden
 
 PYTHON = "/usr/bin/python3"
 SERVER = Path(__file__).with_name("hostile_backend.py")
 PROCESSES_MAX = 32
+USUAL: dict[str, str | int] = {"processes_max": PROCESSES_MAX, "max_bytes": 0, "network": "machine", "cut": "freeze"}
 CONTRACT = """
 [contract]
 name = "fenced"
@@ -54,6 +56,8 @@ settle_s = 0.0
 user = "own"
 processes_max = {processes_max}
 max_bytes = {max_bytes}
+network = "{network}"
+cut = "{cut}"
 """
 
 pytestmark = [
@@ -116,7 +120,7 @@ class Fenced:
 
 
 @asynccontextmanager
-async def open_fenced(place: Path, *, max_bytes: int = 0) -> AsyncIterator[Fenced]:
+async def open_fenced(place: Path, **options: str | int) -> AsyncIterator[Fenced]:
     shutil.copy(SERVER, place)
     for name in ("base", "media"):
         (place / name).mkdir()
@@ -124,7 +128,7 @@ async def open_fenced(place: Path, *, max_bytes: int = 0) -> AsyncIterator[Fence
     make_base(place / "db.sqlite3")
     command = json.dumps([PYTHON, "-I", "-S", str(place / SERVER.name), "{data}", "{port}"])
     contract = place / "fenced.toml"
-    contract.write_text(CONTRACT.format(command=command, processes_max=PROCESSES_MAX, max_bytes=max_bytes))
+    contract.write_text(CONTRACT.format(command=command, **{**USUAL, **options}))
     async with statefork.open_engine(contract, state=place / "state") as engine, serve_control(engine):
         yield Fenced(engine, await engine.create("a"), await engine.create("b"))
     assert statefork.audit(place / "state", world=True).clean
@@ -200,6 +204,49 @@ async def test_processes_of_other_environments_are_out_of_reach(open_place: Path
             ["mount", str(fenced.a.bindings["tracker"].address["path"])],
         )
         await fenced.sibling_goes_on(sibling["pid"])
+
+
+def ports_of(fenced: Fenced) -> dict[str, tuple[str, int]]:
+    """Where a sibling can be reached, and the engine's other doors: what a command may guess, or read in /proc."""
+    host, _, port = fenced.b.base_url().removeprefix("http://").partition(":")
+    mine, _, number = fenced.a.base_url().removeprefix("http://").partition(":")
+    backend = int(str(fenced.b.bindings["tracker"].address["port"]))
+    return {"base URL": (host, int(port)), "its own": (mine, int(number)), "backend": ("127.0.0.1", backend)}
+
+
+@pytest.mark.parametrize("cut", ["freeze", "restart"])
+async def test_ports_of_the_machine_are_not_there_in_a_network_of_its_own(open_place: Path, cut: str) -> None:
+    async with open_fenced(open_place, network="own", cut=cut) as fenced:
+        sibling = await fenced.who(fenced.b)
+        with forbidden() as place:
+            ports = {**ports_of(fenced), "anybody": ("127.0.0.1", place.port)}
+            came = await fenced.attempts(*(["reach", *where] for where in ports.values()))
+            assert set(came.values()) == {"refused ECONNREFUSED"}
+            (outside,) = (await fenced.attempts(["reach", "169.254.169.254", 80])).values()
+            assert outside == "refused ENETUNREACH"
+            assert not place.visited()
+        (listed,) = (await fenced.attempts(["run", "/bin/sh", "-c", "grep -c ' 0A ' /proc/net/tcp"])).values()
+        assert listed == "done 1", "it sees that it listens, and nobody else"
+        if cut == "freeze":
+            await fenced.sibling_goes_on(sibling["pid"])
+
+
+@pytest.mark.parametrize("cut", ["freeze", "restart"])
+async def test_a_backend_in_a_network_of_its_own_lives_as_any(open_place: Path, cut: str) -> None:
+    async with open_fenced(open_place, network="own", cut=cut) as fenced:
+        await fenced.ask(fenced.a, "PUT", "/keys/key", "kept")
+        saved = await fenced.a.snapshot()
+        (child,) = await fenced.engine.fork(saved, n=1)
+        for env in (fenced.a, child):
+            await fenced.ask(env, "PUT", "/keys/key", f"of {env.name}")
+        assert [(await fenced.ask(env, "GET", "/keys/key")).text for env in (fenced.a, child)] == ["of a", "of a-f1"]
+        await fenced.a.restore(saved)
+        await fenced.a.park()
+        await fenced.a.activate()
+        assert (await fenced.ask(fenced.a, "GET", "/keys/key")).text == "kept"
+        await fenced.ask(fenced.a, "POST", "/killall")
+        assert (await fenced.ask(fenced.a, "GET", "/keys/key")).text == "kept", "and who asks next has it started again"
+        assert (await fenced.ask(fenced.b, "GET", "/keys/key")).status_code == 404
 
 
 async def test_a_program_of_roots_gives_it_no_rights(open_place: Path) -> None:

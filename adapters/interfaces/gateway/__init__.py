@@ -23,7 +23,7 @@ from statefork.adapters.interfaces.gateway.certificate import server_context
 from statefork.adapters.interfaces.gateway.door import Door, ProxyDoor, SiteDoor
 from statefork.adapters.interfaces.gateway.limits import Limits
 from statefork.engine.outside import Exchanging
-from statefork.engine.pointing import Pointers
+from statefork.engine.pointing import Pointers, Within
 from statefork.engine.ports import Admission, Route
 from statefork.journal.values import Identity
 
@@ -44,9 +44,9 @@ class HttpGateway:
         self._certified: ssl.SSLContext | None = None
         self._pointers = Pointers()
 
-    def point(self, resource: str, identity: Identity, port: int) -> None:
+    def point(self, resource: str, identity: Identity, port: int, network: Within | None = None) -> None:
         """See :class:`statefork.engine.pointing.Pointing`."""
-        self._pointers.point(resource, identity, port)
+        self._pointers.point(resource, identity, port, network)
 
     def unpoint(self, resource: str, identity: Identity, port: int) -> None:
         """See :class:`statefork.engine.pointing.Pointing`."""

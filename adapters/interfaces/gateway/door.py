@@ -23,7 +23,7 @@ from statefork.adapters.interfaces.gateway.limits import Limits
 from statefork.adapters.interfaces.gateway.refusals import Headers, Refused
 from statefork.adapters.interfaces.gateway.wire import Gone
 from statefork.engine.outside import Exchanging
-from statefork.engine.pointing import Pointers
+from statefork.engine.pointing import Pointers, Within
 from statefork.engine.ports import Admission, Route
 from statefork.journal.values import Identity
 
@@ -154,14 +154,14 @@ class Door:
         """The canonical host and the route of a request. Raises Refused."""
         raise NotImplementedError
 
-    def upstream(self, route: Route, identity: Identity) -> tuple[str, int]:
+    def upstream(self, route: Route, identity: Identity) -> tuple[str, int, Within | None]:
         """Where a request is to be sent that has its lease. Raises Gone where its backend is not there."""
         if not route.private:
-            return route.upstream_host, route.upstream_port
-        port = self.pointers.port(route.private, identity)
+            return route.upstream_host, route.upstream_port, None
+        port, network = self.pointers.place(route.private, identity)
         if not port:
             raise Gone(f"no backend of {route.private} is bound for {identity}")
-        return route.upstream_host, port
+        return route.upstream_host, port, network
 
     def inward(self, headers: Headers) -> Headers:
         """Request headers as the application should see them."""

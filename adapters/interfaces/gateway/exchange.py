@@ -61,8 +61,8 @@ class Exchange:
 
     async def _run(self) -> Opened | None:
         try:
-            host, port = self.client.door.upstream(self.asked.route, self.lease.identity)
-            upstream = await connect(host, port, self.limits)
+            host, port, network = self.client.door.upstream(self.asked.route, self.lease.identity)
+            upstream = await connect(host, port, self.limits, network)
         except Gone as gone:
             raise self._failed(gone) from None
         opened: Opened | None = None

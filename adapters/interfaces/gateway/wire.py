@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 from typing import Any
 
 import anyio
@@ -10,6 +13,7 @@ import h11
 
 from statefork.adapters.interfaces.gateway.limits import Limits
 from statefork.adapters.interfaces.gateway.refusals import Refused
+from statefork.engine.pointing import Within
 
 _CHUNK_BYTES = 65_536
 
@@ -91,12 +95,29 @@ class Wire:
         await anyio.aclose_forcefully(self.stream)
 
 
-async def connect(host: str, port: int, limits: Limits) -> Wire:
-    """A connection to an upstream. Raises Gone."""
+async def connect(host: str, port: int, limits: Limits, network: Within | None = None) -> Wire:
+    """A connection to an upstream, in another network than the machine's if there is one. Raises Gone."""
     try:
         with anyio.fail_after(limits.connect_s):
-            return Wire(await anyio.connect_tcp(host, port), h11.CLIENT, limits)
+            stream = await (anyio.connect_tcp(host, port) if network is None else _connect_in(network, host, port))
+            return Wire(stream, h11.CLIENT, limits)
     except TimeoutError:
         raise Gone(f"connect_s: no connection within {limits.connect_s:g} s") from None
     except OSError as error:
         raise Gone(f"can't connect: {error}") from None
+
+
+async def _connect_in(network: Within, host: str, port: int) -> anyio.abc.SocketStream:
+    raw = network.new_socket()
+    try:
+        raw.setblocking(False)
+        failed = raw.connect_ex((host, port))
+        if failed == errno.EINPROGRESS:
+            await anyio.wait_writable(raw)
+            failed = raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+        return await anyio.abc.SocketStream.from_socket(raw)
+    except BaseException:
+        raw.close()
+        raise

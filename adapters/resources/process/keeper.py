@@ -22,6 +22,7 @@ import sys
 from typing import Any
 
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
+_CLONE_NEWNET = 0x40000000
 _LOOK_AGAIN_MS = 5
 _PLAN_BYTES_MAX = 4 << 20
 CANNOT_RUN = 127
@@ -38,7 +39,10 @@ class Keeper:
     def start(self) -> None:
         """Fork; the child becomes the command, in a session of its own."""
         self.main = os.fork()
-        if not self.main:
+        if self.main:
+            if self.plan["network"] >= 0:
+                os.close(self.plan["network"])  # the command is in it, and the engine holds it
+        else:
             try:
                 self._become()
             except OSError as error:
@@ -57,6 +61,8 @@ class Keeper:
             signal.signal(number, signal.SIG_DFL)
         if plan["leaf"]:
             _write(f"{plan['leaf']}/cgroup.procs", "0")
+        if plan["network"] >= 0:
+            _enter(plan["network"])
         if plan["uid"] is not None:
             if plan["processes_max"]:
                 resource.setrlimit(resource.RLIMIT_NPROC, (plan["processes_max"], plan["processes_max"]))
@@ -142,6 +148,14 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def _enter(network: int) -> None:
+    """Go into a network namespace, and keep no way to it. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(network, _CLONE_NEWNET) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "its network")
+    os.close(network)
 
 
 def _write(path: str, text: str) -> None:

@@ -41,6 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     environment: dict[str, str] = {}
     path: str = ""  # where it runs, relative to the contract; empty = in {data}
     user: str = ""  # an account, or "own": one for each environment; empty = the engine's
+    network: Literal["machine", "own"] = "machine"  # own: no other port is there, and no way out
     processes_max: int = 0  # of one environment; 0 = as many as the machine allows
     max_bytes: int = 0
     survives: Literal["process", "os"] = "process"

@@ -170,7 +170,7 @@ class ProcessResource(FilesResource):
                 await self._end(branch.id)
             raise
         if self._services.gateway is not None:
-            self._services.gateway.point(self.name, identity, bound.running.launch.port)
+            self._services.gateway.point(self.name, identity, bound.running.launch.port, bound.running.network)
         return Binding(
             journal=branch.journal,
             resource=self.name,
@@ -223,7 +223,8 @@ class ProcessResource(FilesResource):
     def _why_not(self, running: Running) -> str:
         ready, launch = self._running.ready_of(), running.launch
         assert ready is not None, "options are checked"
-        return not_ready(ready, host=self._running.host, port=launch.port, log=running.log, pids=running.pids)
+        host, network = self._running.host, running.network
+        return not_ready(ready, host=host, port=launch.port, log=running.log, pids=running.pids, network=network)
 
     async def _settle(self, branch: Branch) -> None:
         """What the tree looks like once it is left alone counts as untouched."""

@@ -18,6 +18,7 @@ from statefork.adapters.resources.process import keeper
 from statefork.adapters.resources.process.accounts import Account
 from statefork.adapters.resources.process.cgroups import Leaf
 from statefork.adapters.resources.process.freezing import go_on, stop_all
+from statefork.adapters.resources.process.networks import Network
 from statefork.adapters.resources.process.standing import (
     END_S_MAX,
     Standing,
@@ -47,6 +48,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     leaf: Leaf | None = None
     account: Account | None = None
     processes_max: int = 0
+    alone_in_network: bool = False
 
 
 class Running:
@@ -56,6 +58,7 @@ class Running:
         self.launch = launch
         self.log = launch.workplace / "log"
         self.paused = False  # ended in order, to be started again
+        self.network: Network | None = None  # its own; the same when it is started again
         self._keeper: subprocess.Popen[bytes] | None = None
         self._stopped: list[Who] = []
 
@@ -65,6 +68,8 @@ class Running:
         self._stand(Who())
         if launch.leaf is not None:
             launch.leaf.make(launch.processes_max)
+        if launch.alone_in_network and self.network is None:
+            self.network = Network()
         run = launch.workplace / "run"
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir(mode=0o700)
@@ -80,6 +85,7 @@ class Running:
                 cwd="/",
                 env={},
                 start_new_session=True,
+                pass_fds=(self.network.descriptor,) if self.network is not None else (),
             )
         self._stand(who(self._keeper.pid))
         self._tell(json.dumps(self._plan()).encode() + b"\n")
@@ -104,6 +110,7 @@ class Running:
             "gid": account.gid if account is not None else None,
             "alone": account is not None and account.alone,
             "processes_max": launch.processes_max,
+            "network": self.network.descriptor if self.network is not None else -1,
             "stop_signal": signal.SIGTERM,
         }
 
@@ -192,6 +199,8 @@ class Running:
         """End it with everything it started. Idempotent."""
         self.paused = False
         self._end()
+        if self.network is not None:
+            self.network.close()
 
     def _end(self) -> None:
         process = self._keeper

@@ -13,10 +13,11 @@ from statefork.adapters.resources.common import failures_told
 from statefork.adapters.resources.ledger import readable
 from statefork.adapters.resources.process.accounts import account_of, owner_of
 from statefork.adapters.resources.process.cgroups import Leaf, parent_of_leaves
+from statefork.adapters.resources.process.networks import why_none
 from statefork.adapters.resources.process.options import OWN_USER, Options, filled, inherited, variables
 from statefork.adapters.resources.process.ports import HOST, PORTS
 from statefork.adapters.resources.process.running import Launch, Running
-from statefork.engine.errors import ContractError
+from statefork.engine.errors import ContractError, ResourceFailed
 from statefork.engine.ports import Needs, Services
 from statefork.engine.runtimes import marks
 from statefork.journal.values import Branch
@@ -62,6 +63,7 @@ class Starting:
             leaf=Leaf(parent / self._leaf_name(branch.id)) if parent is not None else None,
             account=owner_of(tree) if options.user else None,
             processes_max=options.processes_max,
+            alone_in_network=options.network == "own",
         )
 
     def _places(self, branch: Branch, needs: Needs, tree: Path, workplace: Path, port: int) -> Mapping[str, Any]:
@@ -92,6 +94,12 @@ class Starting:
 def can_start(name: str, options: Options) -> None:
     """Raise ContractError or ResourceFailed where what the contract asks for can't be had here."""
     account_of(name, options.user)
+    if options.network == "own" and (why := why_none()):
+        raise ResourceFailed(
+            f"{name}: no network of its own can be had here: {why}",
+            hint="Run the engine as root, or take 'network' out of the contract",
+            resource=name,
+        )
     if options.processes_max and options.user != OWN_USER and not _leaves_limit(name):
         key = f"resources.{name}.processes_max"
         hint = 'Give it user = "own" (as root), or take the limit out'
