@@ -47,7 +47,7 @@ class EngineLost(StateforkError):
 
 
 class WorldNotUp(StateforkError):
-    """The engine of a world ended before it was ready, or does not end; its own words are in the hint."""
+    """The engine of a world ended before it was ready; its own words are in the hint."""
 
     code = "world_not_up"
 
