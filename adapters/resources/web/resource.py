@@ -31,7 +31,7 @@ _HEAD_BYTES_MAX = 65536
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a contract may say of a ``web`` resource."""
 
-    stack: Literal["django", "wsgi", "asgi", "rack", "php-fpm"]
+    stack: Literal["django", "wsgi", "asgi", "rack", "php-fpm", "node"]
     settings: str  # django: its module; wsgi, asgi: "module:application"; else a file that describes the site
     host: str  # what the agent sees, e.g. "shop.example"
     stores: dict[str, str] = {}  # kind (database, media, search, cache, sessions; "database.<alias>") to resource

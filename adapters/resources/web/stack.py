@@ -23,6 +23,7 @@ _STACKS = {
     "wsgi": "statefork.adapters.resources.web.python_stack.stacks:WsgiStack",
     "asgi": "statefork.adapters.resources.web.python_stack.stacks:AsgiStack",
     "rack": "statefork.adapters.resources.web.behind.rack:RackStack",
+    "node": "statefork.adapters.resources.web.behind.node:NodeStack",
     "php-fpm": "statefork.adapters.resources.web.behind.php_fpm:PhpFpmStack",
 }
 

@@ -16,7 +16,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What is to be served. ``$site`` in a value stands for the directory of the description."""
 
     root: str  # where the packaged application lies, untouched
-    application: str = ""  # rack: the Ruby file beside the description whose value is the Rack application
+    application: str = ""  # beside the description: rack: the Ruby file whose value it is; node: the file that is run
+    recorded: str = ""  # node: beside the description: what the application asks of its database when it starts
     front: str = "index.php"  # php-fpm: what answers a path that is no file
     scripts: dict[str, str] = {}  # php-fpm: prefix of a path to the script that answers it
     stores: tuple[str, ...] = ("database",)  # the kinds of store that it needs
