@@ -19,7 +19,7 @@ from tests.integration.drain_kit import Scene, open_scene
 from tests.integration.upstream_kit import talk_raw
 
 SITE = "http://notes.example"
-CUT_S = 10.0  # within which whoever is refused is told, and whoever is cut is cut
+CUT_S = 30.0  # within which whoever is refused is told, and whoever is cut is cut
 
 
 class Forbidden:
