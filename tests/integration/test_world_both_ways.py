@@ -173,7 +173,7 @@ async def test_who_uses_it_sees_the_same(site: str, tmp_path: Path) -> None:
     found = {}
     for way, suffix in WAYS.items():
         async with world(site, suffix, tmp_path / way) as engine:
-            served_by = engine.kernel.resources[site].adapter  # type: ignore[attr-defined]
+            served_by = engine.kernel.resources[site].adapter  # type: ignore[attr-defined]  # every resource has one
             assert served_by == {"shared": "web", "private": "process"}[way]
             found[way] = await observed(engine, site)
         assert statefork.audit(tmp_path / way / "state", world=True).clean
