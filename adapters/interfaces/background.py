@@ -35,6 +35,11 @@ def log_of(state: Path) -> Path:
     return state / "logs" / "up.log"
 
 
+def pid_of(state: Path) -> Path:
+    """Where it stands which process it was."""
+    return state / "logs" / "up.pid"
+
+
 def running(state: Path) -> dict[str, Any] | None:
     """What the engine of a state directory says of itself; None where there is none.
 
@@ -56,7 +61,9 @@ def start(contract: str, state: Path, options: tuple[str, ...], tell: Tell) -> d
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True, close_fds=True
         )
+    pid_of(state).write_text(str(child.pid))
     began = time.monotonic()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the engine, too, like Ctrl-C
     try:
         while True:
             tell(time.monotonic() - began)
@@ -76,6 +83,8 @@ def start(contract: str, state: Path, options: tuple[str, ...], tell: Tell) -> d
             child.send_signal(signal.SIGTERM)
             child.wait()
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _words(log: Path) -> str:
@@ -102,7 +111,7 @@ def stop(state: Path, tell: Tell) -> Closed:
     holder = held(state)
     if holder is None:
         return Closed(pid=None)
-    if holder.pid is None or not holder.takes_commands:
+    if holder.pid is None or not (holder.takes_commands or holder.pid == _started_here(state)):
         raise EngineDeaf(
             f"the state directory {state} is {holder}",
             hint="End it where it was opened, or wait until it has started",
@@ -125,6 +134,14 @@ def stop(state: Path, tell: Tell) -> Closed:
         tell(time.monotonic() - began)  # hundreds of environments take minutes; who has waited enough leaves
         time.sleep(POLL_S)
     return Closed(pid=holder.pid, not_parked=_not_parked(state))
+
+
+def _started_here(state: Path) -> int | None:
+    """The process that was started last by ``start``; it may be starting still, or be closing already."""
+    try:
+        return int(pid_of(state).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _not_parked(state: Path) -> tuple[str, ...]:

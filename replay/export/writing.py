@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -20,6 +21,11 @@ from statefork.replay.export.form import COMMENT, DIGEST_CHARS, MANIFEST, OBJECT
 _CHUNK_BYTES = 1 << 20
 _LEVEL = 3
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same content gives the same file
+_HINTS = {
+    errno.ENOENT: "Make that directory first, or name another place",
+    errno.EACCES: "Write where you may",
+    errno.EROFS: "Write where that is possible",
+}
 _PACKED_ALREADY = (b"\x89PNG", b"\xff\xd8\xff", b"\x1f\x8b", b"PK\x03\x04", b"RIFF", b"\x28\xb5\x2f\xfd")
 
 
@@ -107,7 +113,7 @@ def writing(path: Path) -> Iterator[Writer]:
     except OSError as error:
         raise ResourceFailed(
             f"{path} can't be written: {error.strerror or error}",
-            hint="Free space there, or name another place",
+            hint=_HINTS.get(error.errno or 0, "Free space there, or name another place"),
             path=str(path),
         ) from error
     finally:

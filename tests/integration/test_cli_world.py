@@ -89,7 +89,9 @@ def test_a_killed_one_is_found_gone_and_started_again(notes: str, commands: Comm
     os.kill(first, signal.SIGKILL)
     os.waitpid(first, 0)  # here it is our child
     assert commands.json("world", "down") == {"pid": None, "not_parked": []}
-    assert commands.json("world", "up", notes)["pid"] != first
+    said = commands("world", "up", notes)
+    assert f"(process {first}," not in said
+    assert "recovered in" in said
     commands("reset", "a")
     commands("world", "down")
 
@@ -126,17 +128,22 @@ def test_an_engine_within_a_program_is_left_alone(notes: str, commands: Commands
             assert "error[engine_deaf]" in commands("world", "down", status=2)
             assert "error[engine_deaf]" in commands("world", "up", notes, status=2)
             assert running.poll() is None
+            (commands.state / "logs").mkdir(exist_ok=True)
+            (commands.state / "logs" / "up.pid").write_text(str(running.pid))  # as of one that is still starting
+            assert commands.json("world", "down")["pid"] == running.pid
+            assert running.wait(READY_S) != 0
         finally:
             running.kill()
 
 
-def test_who_gives_up_waiting_leaves_no_engine(notes: str, commands: Commands) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_who_gives_up_waiting_leaves_no_engine(notes: str, commands: Commands, how: signal.Signals) -> None:
     starting = subprocess.Popen(
         [*PROGRAM, "world", "up", notes, "--state", str(commands.state)], stderr=subprocess.PIPE
     )
     assert starting.stderr is not None
     assert b"starting" in starting.stderr.readline()
-    starting.send_signal(signal.SIGINT)
+    starting.send_signal(how)
     starting.communicate(timeout=READY_S)
     assert starting.returncode in (0, 130)  # 0: it had just become ready
     if starting.returncode == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from contextlib import suppress
 from functools import partial
@@ -56,8 +57,9 @@ def bisect(
 
     Each moment is made in an environment of its own, which the command may use as it likes, and which is retired after.
     The command finds in its environment STATEFORK_STATE, STATEFORK_ENV (the environment's name), STATEFORK_REF (the
-    moment) and STATEFORK_SITE (the base URL of its first site, if it has one). GOOD and BAD themselves
-    are asked only where the command says the same of everything between.
+    moment) and STATEFORK_SITE (the base URL of its site; of several the first, and each is in a variable of its own,
+    like STATEFORK_SITE_SHOP_EXAMPLE). GOOD and BAD themselves are asked only where the command says the same of
+    everything between.
     """
     out = Out(as_json=as_json)
     control = Control(state)
@@ -103,8 +105,10 @@ async def _ask(control: Control, state: Path, out: Out, what_for: str, ref: str,
     child = await anyio.to_thread.run_sync(_fork, control, state, out, what_for, ref)
     name = str(child["env"])
     try:
-        site = next(iter(cast("dict[str, str]", child["sites"]).values()), "")
-        told = {"STATEFORK_STATE": str(state), "STATEFORK_ENV": name, "STATEFORK_REF": ref, "STATEFORK_SITE": site}
+        sites = cast("dict[str, str]", child["sites"])
+        told = {"STATEFORK_STATE": str(state), "STATEFORK_ENV": name, "STATEFORK_REF": ref}
+        told |= {f"STATEFORK_SITE_{re.sub('[^A-Z0-9]', '_', host.upper())}": url for host, url in sites.items()}
+        told["STATEFORK_SITE"] = next(iter(sites.values()), "")
         status = await _run(check, told)
     finally:
         with anyio.CancelScope(shield=True), suppress(StateforkError):

@@ -40,7 +40,10 @@ DISCOVER_EXAMPLES = """
     statefork contract discover shop.toml --run 'python task.py' --database postgresql:///postgres --cache redis://127.0.0.1
 """
 ContractArgument = Annotated[
-    str, typer.Argument(help="A contract file, or a packaged world: shop.", metavar="CONTRACT", show_default=False)
+    str,
+    typer.Argument(
+        help="A contract file, or a packaged world (`statefork world ls`).", metavar="CONTRACT", show_default=False
+    ),
 ]
 SiteOption = Annotated[
     list[str] | None,

@@ -38,7 +38,7 @@ def up(
     contract: Annotated[
         str,
         typer.Argument(
-            help="A contract file, or a packaged world: shop, shop-postgres, shop-valkey.",
+            help="A contract file, or a packaged world, such as shop or office (`statefork world ls` lists them).",
             metavar="CONTRACT",
             show_default=False,
         ),

@@ -104,11 +104,13 @@ def up(
         options = () if slots is None else ("--slots", str(slots))
         with out.progress(f"starting {name}") as bar:
             serving = background.start(_named(name), state, options, _waiting(bar, "starting its servers"))
-        began = "is served now"
+        began, recovered = "is served now", serving["recovered"]["told"]
     else:
-        began = "was served already"
+        began, recovered = "was served already", []
     out.data(serving)
     out.say(f"{contract.name} {began} (process {serving['pid']}, state {state})", "bold green")
+    for number, line in enumerate(recovered):
+        out.say(f"  {line}" if number else line)
     out.say("Next: statefork create NAME; statefork world down ends it")
 
 

@@ -117,7 +117,7 @@ async def _status(engine: Engine, asked: ask.Status) -> dict[str, Any]:
 def _recovery(report: RecoveryReport) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(report)
     summary = {"settled": report.settled, "recovered": report.recovered, "lost": report.lost}
-    return {"clean": report.clean, **msgspec.to_builtins(summary), **plain}
+    return {"clean": report.clean, "told": list(report.lines()), **msgspec.to_builtins(summary), **plain}
 
 
 def _slots(engine: Engine) -> dict[str, Any]:
