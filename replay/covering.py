@@ -26,6 +26,9 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _SESSIONS = re.compile(r"session", re.IGNORECASE)
+_SESSION_KEY = re.compile(
+    r"(session[\w-]*[:/=][\w-]{4})[\w-]{4,}", re.IGNORECASE
+)  # as caches name what they keep of one
 _LINE = "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -37,7 +40,9 @@ def is_secret(name: str) -> bool:
 def covered(change: Change) -> Change:
     """The change as it may be shown."""
     name = change.name
-    hide = is_secret(name) or (change.group == "cookies" and _http_only(change))
+    hide = (
+        is_secret(name) or _SESSION_KEY.search(name) is not None or (change.group == "cookies" and _http_only(change))
+    )
     if change.group and _SESSIONS.search(change.group) and name.startswith(f"{change.group}["):
         name = f"{change.group}[{_shortened(name[len(change.group) + 1 : -1])}]"
     before = _shown(change.before, hide=hide, whole=change.group == "cookies")
@@ -104,4 +109,5 @@ def _shortened(key: str) -> str:
 
 
 def _cut(text: str) -> str:
+    text = _SESSION_KEY.sub(rf"\1{_LINE}", text)
     return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}{_LINE} ({len(text)} characters)"

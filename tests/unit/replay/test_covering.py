@@ -24,6 +24,11 @@ WORD = "hunter2"
         ("tab 0 field 2 password", "tabs", {"value": WORD}),
         (f"django_session[{WORD * 4}]", "django_session", {"session_key": WORD * 4, "session_data": WORD}),
         ("settings[1]", "settings", {"deep": [{"apiKey": WORD}]}),
+        (
+            f"objectcache[wiki:MWSession:{WORD * 4}]",
+            "objectcache",
+            {"keyname": f"wiki:MWSession:{WORD * 4}", "value": WORD},
+        ),
     ],
 )
 def test_a_secret_is_not_shown(name: str, group: str, value: Json) -> None:
