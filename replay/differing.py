@@ -109,6 +109,16 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         """Nothing differs: what is held, and what was seen where both moments were seen."""
         return self.page.equal and not any(one.total for one in self.resources.values())
 
+    def __str__(self) -> str:
+        """A line for each change that is kept; `statefork diff` shows more of them."""
+        lines = [f"{self.before} to {self.after}:{' nothing differs' if self.equal else ''}"]
+        for resource, one in self.resources.items():
+            lines += [f"  {resource}: {change.kind} {change.name}" for change in one.changes]
+            lines += [f"  {resource}: {one.left_out} more"] if one.left_out else []
+            lines += [f"  {resource}: {one.cache}"] if one.cache == "stale" else []
+        lines += [f"  page: {change.kind} {change.name}" for change in self.page.changes]
+        return "\n".join(lines)
+
 
 async def counted(adapter: str, changes: AsyncIterator[Change], limit: int) -> ResourceDifference:
     """The first ``limit`` changes, and how many there are of each sort."""

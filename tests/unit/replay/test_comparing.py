@@ -61,6 +61,9 @@ async def test_moments_that_nobody_published_are_made_and_leave_nothing(house: H
         await rig.begin()
         found = await rig.diff("a#3", "a#5")
         assert names(found) == ["added k4", "added k5"]
+        told = str(found).splitlines()
+        assert told[0] == "a#3 to a#5:"
+        assert {"  db: added k4", "  db: added k5"} <= set(told), told
         assert found.made_before is not None
         assert (found.made_before.verdict, found.made_before.actions) == ("exact-observed", 1)
         assert found.made_after is not None
@@ -73,7 +76,9 @@ async def test_moments_that_nobody_published_are_made_and_leave_nothing(house: H
         assert names(await rig.diff("a#5", "a#3")) == ["removed k4", "removed k5"]
         assert names(await rig.diff("a#5", "a@2")) == ["removed k3", "removed k4", "removed k5"]
         assert names(await rig.diff("a@2+1", "a@2")) == ["removed k3"]
-        assert (await rig.diff("a#4", "a#4")).equal
+        same = await rig.diff("a#4", "a#4")
+        assert same.equal
+        assert str(same).startswith("a#4 to a#4: nothing differs")
         assert rig.alive == ["a"]
         with pytest.raises(UnknownRef):
             await rig.diff("a@2", "a#9")
