@@ -1,30 +1,38 @@
-"""What the gateway and the shared web server cost: the shop, asked directly and through its doors.
+"""What the gateway and the shared web server cost: a server, asked directly and through its doors, side by side.
 
-    ./dev bench gateway [--json] [--rounds N]
+    ./dev bench gateway [--json] [--rounds N] [--seconds S] [--idle N] [--parts P] [--profile]
 
-Latencies are medians in milliseconds, one request at a time, each on a connection of its own: ``direct`` to the server
-with a ticket, ``proxy`` and ``site`` through the gateway, with a lease that is always granted. ``ready`` touches every
-store and no application code, ``page`` is the catalogue. ``bind`` and ``probe`` are what binding one more
-environment costs; the server's memory is told with one and with sixteen of them.
+*The least server* answers 1 KiB from memory, so that what is measured is the gateway: its parsing, the kernel's lease
+and a connection to the server for each request. Added milliseconds are differences of percentiles of one run in which
+every place was asked in turn, one request at a time. Then requests a second of the engine on one core, and both again
+while connections rest.
+
+*The shop* is the shared Django server of the example world, with a lease that is always granted: ``ready`` touches
+every store and no application code, ``page`` is the catalogue; ``proxy`` is what a browser uses, ``site`` a base URL.
+``bind`` and ``probe`` are what binding one more environment costs; the server's memory is told with one and sixteen.
+
+What the figures don't cover: TLS, bodies of requests (what writes is journaled besides), responses of megabytes,
+WebSockets, and clients that are slow.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import anyio
 import psutil
+from _gateway_load import WARM, asked, compared
+from _gateway_load import measure as under_load
+from _machine import machine
 
 from statefork.adapters.interfaces.gateway import open_gateway
 from statefork.adapters.resources.web import Options, make
@@ -44,6 +52,7 @@ class Granted:
     id = 1
     generation = 1
     root = True
+    conditions = ""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -51,6 +60,10 @@ class Granted:
     def carry(self, name: str) -> AbstractContextManager[None]:
         """Nobody asks."""
         return nullcontext()
+
+    def spoil(self, fault: str) -> None:
+        """Not expected here."""
+        raise RuntimeError(fault)
 
 
 class AlwaysAdmitted:
@@ -74,35 +87,6 @@ class AlwaysAdmitted:
         """Nothing is kept."""
 
 
-async def ask(place: str, target: str, host: str, extra: str = "") -> int:
-    """One request to address:port on a connection of its own; the number of bytes that came back."""
-    address, _, port = place.partition(":")
-    async with await anyio.connect_tcp(address, int(port)) as stream:
-        await stream.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{extra}\r\n".encode())
-        size, first = 0, b""
-        try:
-            while True:
-                data = await stream.receive()
-                first = first or data
-                size += len(data)
-        except anyio.EndOfStream:
-            pass
-    if not first.startswith((b"HTTP/1.1 200", b"HTTP/1.1 204")):
-        raise RuntimeError(f"{target}: {first[:200]!r}")
-    return size
-
-
-async def median_ms(rounds: int, work: Callable[[], Awaitable[Any]]) -> float:
-    """The median over ``rounds``, after one that does not count."""
-    await work()
-    took = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        await work()
-        took.append((time.perf_counter() - began) * 1000)
-    return round(statistics.median(took), 2)
-
-
 def needs(identity: Identity, root: Path) -> Needs:
     """Bindings of copies of the shop's base."""
     paths = {"db": root / "shop.sqlite3", "media": root / "media", "search": root / "search"}
@@ -116,11 +100,11 @@ def needs(identity: Identity, root: Path) -> Needs:
     )
 
 
-async def measure(rounds: int, tmp: Path) -> dict[str, Any]:
-    """All figures."""
+async def the_shop(rounds: int, tmp: Path) -> dict[str, Any]:
+    """All figures of the shop."""
     base = cached(lambda fraction, text: None)
     admission = AlwaysAdmitted()
-    found: dict[str, Any] = {"rounds": rounds, "cpus": os.cpu_count() or 0, "python": platform.python_version()}
+    found: dict[str, Any] = {}
     async with open_gateway(admission) as gateway:
         services = Services(state=tmp / "state", journal="j", blobs=None, gateway=gateway, base_dir=tmp)
         options = Options(stack="django", settings="statefork.worlds.shop.settings", host=HOST, stores=STORES)
@@ -143,7 +127,8 @@ async def measure(rounds: int, tmp: Path) -> dict[str, Any]:
                 bind_ms.append((bound - began) * 1000)
                 probe_ms.append((time.perf_counter() - bound) * 1000)
                 site = str(binding.address["base_url"]).removeprefix("http://")
-                await ask(site, "/catalogue/", site)
+                place = {"name": "site", "address": site, "target": "/catalogue/", "host": site, "lasts": False}
+                await asked(op="latency", places=[place], rounds=1, warm=0)
                 if number in (0, 15):
                     memory = psutil.Process(web.server.pid).memory_full_info()
                     found[f"server_pss_mib_with_{number + 1}"] = round(memory.pss / 2**20, 1)
@@ -164,29 +149,58 @@ async def latencies(rounds: int, gateway: Any, web: Any, identity: Identity) -> 
     proxy = await gateway.open_proxy(identity, (route,))
     door = await gateway.open_site(identity.env, route)
     direct, through, site = f"127.0.0.1:{port}", f"{proxy.host}:{proxy.port}", f"{door.host}:{door.port}"
-    ticket = f"{TICKET_HEADER}: {sign(key, identity)}\r\n"
+    ticket = [f"{TICKET_HEADER}: {sign(key, identity)}"]
     found = {}
     for name, path in (("ready", READY_PATH), ("page", "/catalogue/")):
-        found[f"{name}_direct_ms"] = await median_ms(rounds, lambda path=path: ask(direct, path, HOST, ticket))
-        found[f"{name}_proxy_ms"] = await median_ms(
-            rounds, lambda path=path: ask(through, f"http://{HOST}{path}", HOST)
-        )
-        found[f"{name}_site_ms"] = await median_ms(rounds, lambda path=path: ask(site, path, site))
+        places: list[dict[str, Any]] = [
+            {"name": "direct", "address": direct, "target": path, "host": HOST, "headers": ticket},
+            {"name": "proxy", "address": through, "target": f"http://{HOST}{path}", "host": HOST},
+            {"name": "site", "address": site, "target": path, "host": site},
+        ]
+        places = [{**place, "lasts": False} for place in places]  # the server ends some connections with an answer
+        found[f"{name}_ms"] = compared(await asked(op="latency", places=places, rounds=rounds, warm=WARM), "direct")
     return found
+
+
+async def run(given: argparse.Namespace, tmp: Path) -> dict[str, Any]:
+    """Everything, one after the other."""
+    result: dict[str, Any] = {"machine": machine(), "rounds": given.rounds}
+    if "least" in given.parts:
+        result["least"] = await under_load(tmp, given.rounds, given.seconds, given.idle, profile=given.profile)
+    if "shop" in given.parts:
+        result["shop"] = await the_shop(max(2, given.rounds // 10), tmp)
+    return result
+
+
+def show(found: dict[str, Any], indent: str = "") -> None:
+    """Lines for people."""
+    for key, value in found.items():
+        if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()):
+            print(f"{indent}{key}")
+            show(value, indent + "  ")
+        elif isinstance(value, dict):
+            print(f"{indent}{key}: " + ", ".join(f"{name} {one}" for name, one in value.items()))
+        elif isinstance(value, list):
+            print(f"{indent}{key}", *value, sep=f"\n{indent}  ")
+        else:
+            print(f"{indent}{key}: {value}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--rounds", type=int, default=100)
-    options = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=2000, help="requests to each place; a tenth of it to the shop")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of load")
+    parser.add_argument("--idle", type=int, default=1000, help="connections that rest")
+    parser.add_argument("--parts", default="least,shop", help="one of them, or both")
+    parser.add_argument("--profile", action="store_true", help="also tell what the time under load goes to")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sf-bench-") as folder:
-        results = anyio.run(measure, options.rounds, Path(folder), backend="trio")
-    if options.json:
+        results = anyio.run(run, given, Path(folder), backend="trio")
+    if given.json:
         print(json.dumps(results))
-        return
-    for key, value in results.items():
-        print(f"{key:32} {value}")
+    else:
+        show(results)
 
 
 if __name__ == "__main__":
