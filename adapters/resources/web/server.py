@@ -282,6 +282,7 @@ class AppServer:
                 pass_fds=(self._socket.fileno(),),
                 start_new_session=True,  # a terminal's Ctrl-C reaches the engine, which then ends us in order
                 env={
+                    "MALLOC_ARENA_MAX": "2",  # else each thread's arena keeps its peak, whoever it was for
                     **os.environ,
                     **launch.marks,
                     "PYTHONPATH": os.pathsep.join(part for part in search_path if part),
