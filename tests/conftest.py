@@ -67,8 +67,15 @@ def missing_shop() -> str:
     return f"the shop needs {', '.join(absent)}: pip install 'statefork[demo]'" if absent else ""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what can't run here, with the reason. Of several processes let none be left with a long test at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what can't run here, with the reason. Of several processes let none be left with a long test at the end.
+
+    Tests of real sites are left out unless they are asked for: they install Redmine, MediaWiki and Node, and take long.
+    """
+    if os.environ.get("STATEFORK_SITES") != "all":
+        left_out = [item for item in items if item.get_closest_marker("sites")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("sites")]
     if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
         items[:] = long_ones_first(items, workers)
     reasons = {"browser": missing_chromium(), "root": missing_root(), "shop": missing_shop()}

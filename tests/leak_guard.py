@@ -25,6 +25,7 @@ class LeakGuard:
         self._outer_folder = tempfile.gettempdir()
         self._mark = uuid.uuid4().hex
         self.folder = Path(tempfile.mkdtemp(prefix="sf-"))
+        self.folder.chmod(0o711)  # private backends have users of their own, who must be able to go through
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", self._outer_folder)  # tmp_path stays where it was
         os.environ[MARK] = self._mark
         os.environ["TMPDIR"] = str(self.folder)

@@ -29,7 +29,12 @@ from tests.integration.hand_pipe import HandPipes
 from tests.integration.node_kit import Admin, Stage, missing, staged
 from tests.integration.postgres_kit import needs_postgres, run
 
-pytestmark = [pytest.mark.anyio, needs_postgres, pytest.mark.skipif(bool(missing()), reason=missing())]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.sites,
+    needs_postgres,
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+]
 
 REVOKE = DrainPolicy(deadline_s=0.2, then="revoke")
 PAGES = ("/", "/notes", "/notes/1", "/notes/add")

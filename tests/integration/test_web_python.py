@@ -222,6 +222,7 @@ async def test_that_it_holds(stage: Stage, check: Callable[[Stage], Awaitable[No
     await check(stage)
 
 
+@pytest.mark.sites
 async def test_each_check_fails_without_its_guard(stage: Stage) -> None:
     """All of them on the one server: a guard that is taken away is missed by its check, and is put back."""
     unnoticed = []

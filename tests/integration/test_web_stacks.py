@@ -25,7 +25,7 @@ from tests.integration.hand_pipe import HandPipes
 from tests.integration.postgres_kit import database, needs_postgres
 from tests.integration.stack_kit import Site, Stage, Tracker, Wiki, is_uploaded, missing, picture, staged
 
-pytestmark = [pytest.mark.anyio, needs_postgres]
+pytestmark = [pytest.mark.anyio, pytest.mark.sites, needs_postgres]
 
 SITES: tuple[Site, ...] = (Tracker(), Wiki())
 REVOKE = DrainPolicy(deadline_s=0.2, then="revoke")

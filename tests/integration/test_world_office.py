@@ -33,6 +33,7 @@ LACKING = missing(Tracker()) or missing(Wiki())
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.shop,
+    pytest.mark.sites,
     pytest.mark.timeout(600),
     needs_shop,
     needs_postgres,
