@@ -65,6 +65,7 @@ class CuttingProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.refusing = True
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
@@ -106,6 +107,8 @@ class CuttingProxy:
         self._open |= ends.keys()
         try:
             with client, server, selectors.DefaultSelector() as selector:
+                if self.refusing:  # since it was accepted: who cut the others may not have seen this one
+                    return
                 for end in ends:
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     selector.register(end, selectors.EVENT_READ)
