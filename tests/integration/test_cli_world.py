@@ -127,6 +127,7 @@ def test_an_engine_within_a_program_is_left_alone(notes: str, commands: Commands
             assert running.stdout.readline() == b"open\n"
             assert "error[engine_deaf]" in commands("world", "down", status=2)
             assert "error[engine_deaf]" in commands("world", "up", notes, status=2)
+            assert commands.json("world", "ls")["serving"] is None
             assert running.poll() is None
             (commands.state / "logs").mkdir(exist_ok=True)
             (commands.state / "logs" / "up.pid").write_text(str(running.pid))  # as of one that is still starting

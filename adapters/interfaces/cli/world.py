@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -42,11 +43,14 @@ NameArgument = Annotated[
 def ls(state: StateOption = STATE, as_json: JsonOption = False) -> None:
     """List the packaged worlds: their sites, whether their bases are built, and what is missing."""
     from statefork.adapters.interfaces.background import running
+    from statefork.adapters.interfaces.control.client import EngineDeaf, EngineForeign
     from statefork.adapters.interfaces.worlds import survey
 
     out = Out(as_json=as_json)
     worlds = survey()
-    serving = running(state)
+    serving = None
+    with suppress(EngineDeaf, EngineForeign):  # somebody has the directory open: what worlds there are can be told
+        serving = running(state)
     served = str(serving["contract"]) if serving is not None else ""
     out.data({"worlds": [msgspec.to_builtins(world) for world in worlds], "serving": serving})
     rows = []
