@@ -108,7 +108,8 @@ def up(
         options = () if slots is None else ("--slots", str(slots))
         with out.progress(f"starting {name}") as bar:
             serving = background.start(_named(name), state, options, _waiting(bar, "starting its servers"))
-        began, recovered = "is served now", serving["recovered"]["told"]
+        began = "is served now"
+        recovered = [] if serving["recovered"]["clean"] else serving["recovered"]["told"]
     else:
         began, recovered = "was served already", []
     out.data(serving)
