@@ -68,14 +68,7 @@ def missing_shop() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what can't run here, with the reason. Of several processes let none be left with a long test at the end.
-
-    Tests of real sites are left out unless they are asked for: they install Redmine, MediaWiki and Node, and take long.
-    """
-    if os.environ.get("STATEFORK_SITES") != "all":
-        left_out = [item for item in items if item.get_closest_marker("sites")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("sites")]
+    """Skip what can't run here, with the reason. Of several processes let none be left with a long test at the end."""
     if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
         items[:] = long_ones_first(items, workers)
     reasons = {"browser": missing_chromium(), "root": missing_root(), "shop": missing_shop()}
@@ -87,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def long_ones_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """Each process begins with an equal part of the list, in its order, and then takes from the ends of the others'."""
-    long = [item for item in items if item.get_closest_marker("shop") or "tests/crash/test_kill" in item.nodeid]
+    long = [item for item in items if is_long(item)]
     long_ids = set(map(id, long))
     short = [item for item in items if id(item) not in long_ids]
     found: list[pytest.Item] = []
@@ -97,6 +90,12 @@ def long_ones_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]
         found += mine + short[:rest]
         del long[: len(mine)], short[:rest]
     return found
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Whether it starts servers of real applications, or processes that are killed."""
+    marked = item.get_closest_marker("shop") or item.get_closest_marker("sites")
+    return marked is not None or "tests/crash/test_kill" in item.nodeid
 
 
 def pytest_configure(config: pytest.Config) -> None:
