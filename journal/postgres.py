@@ -16,24 +16,22 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from statefork.journal.batch import Entry, loss, own_copy, prepare
+from statefork.journal.batch import Entry, own_copy
 from statefork.journal.checkpoint import Checkpoint, check_checkpoint
 from statefork.journal.codec import GENESIS, Codec, link
-from statefork.journal.commit import GroupCommit
-from statefork.journal.errors import ClaimLost, JournalError, JournalUnavailable
-from statefork.journal.events import ENGINE_STREAM, Event, JournalCreated, engine_stream
+from statefork.journal.errors import ClaimLost, JournalUnavailable
+from statefork.journal.events import ENGINE_STREAM, JournalCreated, engine_stream
+from statefork.journal.grouped import GroupedJournal, closing
 from statefork.journal.limits import Limits
 from statefork.journal.live import Feed
-from statefork.journal.log import Append, Recorded
-from statefork.journal.parking import parking
+from statefork.journal.log import Recorded
 from statefork.journal.postgres_claims import CLAIM_S, Claim, Holder, lost, renew, this_process
 from statefork.journal.postgres_link import Address, connect, driver, parse_address, unavailable
 from statefork.journal.postgres_reading import PostgresEvents, PostgresReader, open_events
@@ -41,7 +39,7 @@ from statefork.journal.postgres_schema import WHOLE, create_schema
 from statefork.journal.postgres_watch import Watcher
 from statefork.journal.postgres_writer import PATIENCE_S, SESSION, Hooks, PostgresWriter
 from statefork.journal.reading import Scan, identity, verify_tail
-from statefork.journal.writer import Stats, nothing
+from statefork.journal.writer import nothing
 
 if TYPE_CHECKING:
     from statefork.journal.postgres_link import Connection
@@ -52,23 +50,19 @@ WAIT_S_FIRST = 0.02
 WAIT_S_MAX = 1.0
 
 
-class PostgresJournal:
+class PostgresJournal(GroupedJournal[PostgresWriter, PostgresReader]):
     """A journal open for writing. See :class:`statefork.journal.log.Journal`; made by :func:`open_postgres_journal`.
 
     ``ride`` may be called from any thread, everything else on the event loop that opened the journal.
     """
 
     def __init__(self, address: Address, writer: PostgresWriter, events: PostgresEvents, limits: Limits) -> None:
-        self._writer = writer
+        reader = PostgresReader(events, writer.journal, address)
+        # A trip to a server may take any time: the event loop itself never makes it.
+        super().__init__(writer, reader, limits, lead=writer.commit, tidy=nothing, pace=lambda: math.inf)
         self._events = events
-        self._reader = PostgresReader(events, writer.journal, address)
-        self._limits = limits
-        self._codec = Codec()
-        self._feed = Feed(writer.position, limits)
-        self._parking = parking()
         self._taken_over = anyio.Event()
         writer.on_fenced = lambda _: self._parking.post(self._taken_over.set)
-        self._group = GroupCommit(writer.commit, writer.commit, self._settled, nothing, lambda: math.inf, limits)
         self._watcher = Watcher(
             address,
             self._moved,
@@ -78,16 +72,6 @@ class PostgresJournal:
             writer=writer.writer,
             listening=writer.needed != WHOLE,
         )
-
-    @property
-    def id(self) -> str:
-        """The journal's identity."""
-        return self._reader.id
-
-    @property
-    def fault(self) -> JournalError | None:
-        """Why the last commit failed; None when it did not."""
-        return self._group.fault
 
     @property
     def away(self) -> bool:
@@ -102,61 +86,9 @@ class PostgresJournal:
             said = f"{error.message.rstrip('.')}. Nothing was begun"
             raise JournalUnavailable(said, hint=error.hint, **error.facts) from None
 
-    @property
-    def stats(self) -> Stats:
-        """What the writer did since the journal was opened."""
-        return self._writer.stats
-
-    async def append(self, *appends: Append, durable: bool = True) -> int:
-        """Append all or nothing; with ``durable`` return the last position, when the server has it on disk, else 0.
-
-        Raises ExpectationFailed, ClaimLost, JournalUnavailable, LimitExceeded, EventInvalid: nothing was kept then; and
-        AppendUnknown: reading, as soon as that is possible again, tells what became of it.
-        """
-        await self._parking.notice()
-        entry = prepare(appends, self._codec, self._limits, durable=durable)
-        if durable:
-            return await self._settle(entry)
-        self._group.put(entry)
-        await checkpoint()
-        return 0
-
-    def ride(self, stream: str, *events: Event) -> None:
-        """Queue events that nobody waits for. Raises LimitExceeded, EventInvalid, JournalUnavailable when closed."""
-        self._group.put(prepare((Append(stream, events),), self._codec, self._limits, durable=False))
-
-    async def flush(self) -> int:
-        """Wait until everything queued so far is on disk; return the position of the last event of it."""
-        await self._parking.notice()
-        if self._group.idle:
-            position = self._writer.position  # others may go on while we yield
-            await checkpoint()
-            return position
-        return await self._settle(Entry(durable=True))
-
-    def read(self, *, after: int = 0, stream: str | None = None, limit: int | None = None) -> AsyncIterator[Recorded]:
-        """Committed events after a position, in order. Raises JournalCorrupt, JournalUnavailable."""
-        return self._reader.read(after=after, stream=stream, limit=limit)
-
     async def head(self) -> int:
         """Position of the last committed event, whoever wrote it."""
         return await self._reader.head()
-
-    async def stream_version(self, stream: str) -> int:
-        """Number of committed events in a stream."""
-        return await self._reader.stream_version(stream)
-
-    async def streams(self) -> Sequence[str]:
-        """The names of all streams, sorted."""
-        return await self._reader.streams()
-
-    async def heads_digest(self, *, at: int) -> str:
-        """SHA-256 (hex) of the heads of all streams as they stood at a position."""
-        return await self._reader.heads_digest(at=at)
-
-    async def checkpoint(self, fold: str) -> Checkpoint | None:
-        """The checkpoint last saved of a fold, if it is whole and belongs to this journal."""
-        return await self._reader.checkpoint(fold)
 
     async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Keep what a fold gave. Raises JournalUnavailable, ClaimLost, LimitExceeded, ValueError."""
@@ -192,26 +124,6 @@ class PostgresJournal:
         assert self._writer.fenced is not None
         return self._writer.fenced
 
-    async def _settle(self, entry: Entry) -> int:
-        entry.spot = self._parking.spot()
-        self._group.put(entry)
-        await self._parking.wait(entry.spot)
-        if entry.error is not None:
-            raise entry.error
-        return entry.position
-
-    def _settled(self, entries: Sequence[Entry]) -> None:
-        """In the writer's thread: tell the event loop."""
-        position = self._writer.position
-        self._parking.post(lambda: self._tell(entries, position))
-
-    def _tell(self, entries: Sequence[Entry], position: int) -> None:
-        wake = self._parking.wake
-        for entry in entries:
-            if entry.durable:
-                wake(entry.spot)
-        self._feed.advance(position)
-
     def _moved(self, position: int) -> None:
         """In the watcher's thread."""
         self._writer.settle()
@@ -227,15 +139,6 @@ class PostgresJournal:
         writer = self._writer
         if not renew(connection, writer.address, writer.writer, writer.holder, writer.needed):
             writer.fence(lost(writer.address, [writer.needed or WHOLE]))
-
-    async def aclose(self) -> int:
-        """Write what is queued and close; return how many events could not be written. Idempotent."""
-        with anyio.CancelScope(shield=True):
-            lost = await run_sync(self._group.close)
-            self._feed.advance(self._writer.position)
-            self._feed.close()
-            await run_sync(self._close)
-        return lost
 
     def _close(self) -> None:
         self._watcher.close()
@@ -317,15 +220,8 @@ async def _opened(
     start: Callable[[], tuple[Address, PostgresWriter, PostgresEvents]], limits: Limits
 ) -> AsyncIterator[PostgresJournal]:
     address, writer, events = await run_sync(start)
-    opened = PostgresJournal(address, writer, events, limits)
-    try:
+    async with closing(PostgresJournal(address, writer, events, limits)) as opened:
         yield opened
-    except BaseException as error:
-        if lost := await opened.aclose():
-            error.add_note(str(loss(lost, opened.fault)))
-        raise
-    if lost := await opened.aclose():
-        raise loss(lost, opened.fault)
 
 
 def _start(address: Address, writer: PostgresWriter, clock: Callable[[], float]) -> PostgresEvents:

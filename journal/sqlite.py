@@ -17,112 +17,41 @@ import importlib.metadata
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypedDict
 
-import anyio
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from statefork.journal.batch import Entry, loss, prepare
+from statefork.journal.batch import prepare
 from statefork.journal.checkpoint import Checkpoint, check_checkpoint
 from statefork.journal.codec import Codec
-from statefork.journal.commit import GroupCommit
-from statefork.journal.errors import JournalError
 from statefork.journal.eventfile import EventFile
-from statefork.journal.events import ENGINE_STREAM, Event, JournalCreated
+from statefork.journal.events import ENGINE_STREAM, JournalCreated
+from statefork.journal.grouped import GroupedJournal, closing
 from statefork.journal.limits import Limits
-from statefork.journal.live import Feed
 from statefork.journal.lock import StateLock, sync_folder
 from statefork.journal.log import Append, Recorded
-from statefork.journal.parking import parking
 from statefork.journal.reading import Scan, SqliteReader, connect_for_reading, identity
-from statefork.journal.writer import Stats, Writer, nothing
+from statefork.journal.writer import Writer, nothing
 
 
-class SqliteJournal:
+class SqliteJournal(GroupedJournal[Writer, SqliteReader]):
     """A journal file open for writing. See :class:`statefork.journal.log.Journal`; made by :func:`open_sqlite_journal`.
 
     ``ride`` may be called from any thread, everything else on the event loop that opened the journal.
     """
 
     def __init__(self, writer: Writer, reader: SqliteReader, file: EventFile, limits: Limits) -> None:
-        self._writer = writer
-        self._reader = reader
+        super().__init__(writer, reader, limits, lead=writer.lead, tidy=writer.tidy, pace=writer.pace)
         self._file = file
-        self._limits = limits
-        self._codec = Codec()
-        self._feed = Feed(writer.position, limits)
-        self._parking = parking()
-        self._group = GroupCommit(writer.commit, writer.lead, self._settled, writer.tidy, writer.pace, limits)
-
-    @property
-    def id(self) -> str:
-        """The journal's identity."""
-        return self._reader.id
-
-    @property
-    def fault(self) -> JournalError | None:
-        """Why the last commit failed; None when it did not."""
-        return self._group.fault
-
-    @property
-    def stats(self) -> Stats:
-        """What the writer did since the journal was opened."""
-        return self._writer.stats
-
-    async def append(self, *appends: Append, durable: bool = True) -> int:
-        """Append all or nothing; with ``durable`` return the last position, when it is on disk, else 0 at once.
-
-        Raises ExpectationFailed, JournalUnavailable, LimitExceeded, EventInvalid; nothing was kept then.
-        """
-        await self._parking.notice()
-        entry = prepare(appends, self._codec, self._limits, durable=durable)
-        if durable:
-            return await self._settle(entry)
-        self._group.put(entry)
-        await checkpoint()
-        return 0
-
-    def ride(self, stream: str, *events: Event) -> None:
-        """Queue events that nobody waits for. Raises LimitExceeded, EventInvalid, JournalUnavailable when closed."""
-        self._group.put(prepare((Append(stream, events),), self._codec, self._limits, durable=False))
-
-    async def flush(self) -> int:
-        """Wait until everything queued so far is on disk; return the position of the last event of it."""
-        await self._parking.notice()
-        if self._group.idle:
-            position = self._writer.position  # others may go on while we yield
-            await checkpoint()
-            return position
-        return await self._settle(Entry(durable=True))
-
-    def read(self, *, after: int = 0, stream: str | None = None, limit: int | None = None) -> AsyncIterator[Recorded]:
-        """Committed events after a position, in order. Raises JournalCorrupt, JournalUnavailable when closed."""
-        return self._reader.read(after=after, stream=stream, limit=limit)
 
     async def head(self) -> int:
         """Position of the last committed event."""
         await checkpoint()
         return self._writer.position
-
-    async def stream_version(self, stream: str) -> int:
-        """Number of committed events in a stream."""
-        return await self._reader.stream_version(stream)
-
-    async def streams(self) -> Sequence[str]:
-        """The names of all streams, sorted."""
-        return await self._reader.streams()
-
-    async def heads_digest(self, *, at: int) -> str:
-        """SHA-256 (hex) of the heads of all streams as they stood at a position."""
-        return await self._reader.heads_digest(at=at)
-
-    async def checkpoint(self, fold: str) -> Checkpoint | None:
-        """The checkpoint last saved of a fold, if it is whole and belongs to this journal."""
-        return await self._reader.checkpoint(fold)
 
     async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Keep what a fold gave. Raises JournalUnavailable, LimitExceeded, ValueError."""
@@ -134,42 +63,6 @@ class SqliteJournal:
     def subscribe(self, *, after: int = 0) -> AbstractAsyncContextManager[AsyncIterator[Recorded]]:
         """All committed events after a position, then live ones; ends when the journal is closed."""
         return self._feed.follow(lambda after: Scan(self._file, after, None, None, check_end=False), after)
-
-    async def _settle(self, entry: Entry) -> int:
-        entry.spot = self._parking.spot()
-        led = False
-        if self._group.put(entry):
-            try:
-                await self._parking.turn()
-            finally:
-                led = self._group.lead(entry)
-                self._feed.advance(self._writer.position)
-        if not led:
-            await self._parking.wait(entry.spot)
-        if entry.error is not None:
-            raise entry.error
-        return entry.position
-
-    def _settled(self, entries: Sequence[Entry]) -> None:
-        """In the writer's thread: tell the event loop."""
-        position = self._writer.position
-        self._parking.post(lambda: self._tell(entries, position))
-
-    def _tell(self, entries: Sequence[Entry], position: int) -> None:
-        wake = self._parking.wake
-        for entry in entries:
-            if entry.durable:
-                wake(entry.spot)
-        self._feed.advance(position)
-
-    async def aclose(self) -> int:
-        """Write what is queued and close; return how many events could not be written. Idempotent."""
-        with anyio.CancelScope(shield=True):
-            lost = await run_sync(self._group.close)
-            self._feed.advance(self._writer.position)
-            self._feed.close()
-            await run_sync(self._close)
-        return lost
 
     def _close(self) -> None:
         self._file.close()
@@ -214,15 +107,8 @@ async def _opened(
     limits: Limits,
 ) -> AsyncIterator[SqliteJournal]:
     with lock:
-        opened = SqliteJournal(*await run_sync(open_file), limits)
-        try:
+        async with closing(SqliteJournal(*await run_sync(open_file), limits)) as opened:
             yield opened
-        except BaseException as error:
-            if lost := await opened.aclose():
-                error.add_note(str(loss(lost, opened.fault)))
-            raise
-        if lost := await opened.aclose():
-            raise loss(lost, opened.fault)
 
 
 def _open(path: Path, clock: Callable[[], float], hooks: _Hooks) -> tuple[Writer, SqliteReader, EventFile]:
