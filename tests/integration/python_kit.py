@@ -85,7 +85,7 @@ class FlaskBoard:
     left = "thread courier"
     guards: ClassVar = {
         "stores": "separate",
-        "pools": "separate",
+        "pools": "pooled",
         "owners": "owned",
         "caches": "nothing_stays",
         "audit": "unbound",

@@ -28,6 +28,7 @@ from statefork.engine.settings import DrainPolicy
 from tests.integration.hand_pipe import HandPipes
 from tests.integration.node_kit import Admin, Stage, missing, staged
 from tests.integration.postgres_kit import needs_postgres, run
+from tests.integration.web_kit import left_to_do
 
 pytestmark = [
     pytest.mark.anyio,
@@ -80,7 +81,7 @@ def bodies(env: Environment, title: str) -> list[str]:
 
 
 def picture(mark: str) -> str:
-    """More than a socket holds: it comes after its request has begun."""
+    """More than node reads at once: it comes after its request has begun."""
     return f"picture of {mark} " * 30_000
 
 
@@ -129,15 +130,22 @@ async def nothing_stays(stage: Stage) -> None:
         assert not found, found
 
 
+async def parts(stage: Stage) -> None:
+    """The end of a body that came in parts is met in the context of its request."""
+    async with people(stage, 1, logged_in=False) as ((env, admin),):
+        whole = picture("parts").encode()
+        answer = await admin.client.post("/checked/read", content=whole)
+        assert answer.status_code == 200, answer.text
+        assert bodies(env, "read") == [str(len(whole))]
+
+
 async def work(stage: Stage) -> None:
     """What goes on after an answer is named by the drain, waited for, and the environment's own."""
     async with people(stage, logged_in=False) as (a, b):
         with closing(HandPipes(stage.directory)) as pipes:
             await stage.ask(a[1].client, "later", pipe=str(pipes["go"].path), word="later")
             branch = stage.engine.kernel.branches(a[0].name)["admin"]
-            with anyio.fail_after(20):
-                while await stage.web.pending(branch) != (LEFT,):  # at first it is the request that is
-                    await anyio.lowlevel.checkpoint()
+            assert await left_to_do(stage.web, branch) == (LEFT,)
             with pytest.raises(DrainTimeout, match=LEFT):
                 await a[0].snapshot(drain=DrainPolicy(deadline_s=0.1))
             with anyio.fail_after(20):
@@ -183,15 +191,16 @@ async def closed(stage: Stage) -> None:
 
 
 CHECKS: dict[str, Callable[[Stage], Awaitable[None]]] = {
-    check.__name__: check for check in (separate, nothing_stays, work, jobs, closed)
+    check.__name__: check for check in (separate, nothing_stays, parts, work, jobs, closed)
 }
 GUARDS = {
     "connections": "separate",
     "callbacks": "separate",
-    "emitters": "separate",
+    "emitters": "parts",
     "uploads": "separate",
     "work": "work",
     "closing": "closed",
+    "courses": "nothing_stays",
     "release": "nothing_stays",
 }
 

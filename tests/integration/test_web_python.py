@@ -35,6 +35,7 @@ from tests.integration.python_kit import (
     staged,
     write_contract,
 )
+from tests.integration.web_kit import left_to_do
 
 pytestmark = pytest.mark.anyio
 
@@ -109,6 +110,13 @@ async def separate(stage: Stage) -> None:
             assert [(await person[1].get("/visits")).json() for person in (a, b)] == [3, 4]
 
 
+async def pooled(stage: Stage) -> None:
+    """What one has put back into a pool is not what the other is given."""
+    async with people(stage) as (a, b):
+        for _, client in (a, b, a):
+            assert (await client.get("/notes")).status_code == 200
+
+
 async def nothing_stays(stage: Stage) -> None:
     """A marker of A is on none of B's pages, and nowhere in the process once A has ended."""
     parts = ("leakmarker", "7f3a")
@@ -173,7 +181,7 @@ async def work(stage: Stage) -> None:
             asked = {"pipe": str(pipes["go"].path), "word": "later"}
             assert (await a[1].get("/later", params=asked)).text == "started"
             branch = stage.engine.kernel.branches(a[0].name)["board"]
-            assert await stage.web.pending(branch) == (stage.board.left,)
+            assert await left_to_do(stage.web, branch) == (stage.board.left,)
             with pytest.raises(DrainTimeout, match=stage.board.left):
                 await a[0].snapshot(drain=DrainPolicy(deadline_s=0.1))
             with anyio.fail_after(20):
@@ -213,7 +221,7 @@ async def drawn(stage: Stage) -> None:
 
 
 CHECKS: dict[str, Callable[[Stage], Awaitable[None]]] = {
-    check.__name__: check for check in (separate, nothing_stays, unbound, owned, jobs, work, closed, drawn)
+    check.__name__: check for check in (separate, pooled, nothing_stays, unbound, owned, jobs, work, closed, drawn)
 }
 
 

@@ -24,6 +24,7 @@ from statefork.engine.settings import DrainPolicy
 from tests.integration.hand_pipe import HandPipes
 from tests.integration.postgres_kit import database, needs_postgres
 from tests.integration.stack_kit import Site, Stage, Tracker, Wiki, is_uploaded, missing, picture, staged
+from tests.integration.web_kit import left_to_do
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sites, needs_postgres]
 
@@ -90,8 +91,9 @@ async def separate(stage: Stage) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(use, stage, a, "alpha")
             tasks.start_soon(use, stage, b, "beta")
-        assert await stage.site.found(b[1], "alpha") == 0
-        assert await stage.site.found(a[1], "beta") == 0
+        for (_, client), mark, other in ((a, "alpha", "beta"), (b, "beta", "alpha")):
+            assert await stage.site.found(client, other) == 0
+            assert f"Banner {mark}" in (await client.get("/")).text
         for page in stage.site.pages:
             assert "alpha" not in (await b[1].get(page)).text
 
@@ -137,7 +139,7 @@ async def work(stage: Stage) -> None:
         with closing(HandPipes(stage.directory)) as pipes:
             await stage.ask(a[1], "later", pipe=str(pipes["go"].path), text="told later")
             branch = stage.engine.kernel.branches(a[0].name)[stage.site.name]
-            assert await stage.web.pending(branch) == (stage.site.idle_work,)
+            assert await left_to_do(stage.web, branch) == (stage.site.idle_work,)
             with pytest.raises(DrainTimeout, match=stage.site.idle_work):
                 await a[0].snapshot(drain=DrainPolicy(deadline_s=0.1))
             with anyio.fail_after(20):

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import httpx
 
 from statefork.adapters.interfaces.gateway import HttpGateway, Limits, open_gateway
@@ -34,6 +35,15 @@ def build_base(directory: Path, **environment: str) -> Path:
         timeout=120,
     )
     return directory
+
+
+async def left_to_do(web: WebResource, branch: Branch) -> tuple[str, ...]:
+    """What is pending once no request is: whoever has read an answer has it before its request is over."""
+    pending = await web.pending(branch)
+    with anyio.fail_after(20):
+        while any(name.startswith("request ") for name in pending):
+            pending = await web.pending(branch)
+    return pending
 
 
 class Place:

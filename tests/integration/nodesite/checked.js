@@ -15,6 +15,7 @@ const host = require.main.exports
 const outside = new AsyncResource('TESTS') // made when no environment was there
 let first = null
 const back = []
+let begun = [] // what requests began and nobody ends, as resources of a pool are
 
 function replace (owner, name, instead) {
   const original = owner[name]
@@ -29,12 +30,16 @@ const guards = {
   uploads: () => replace(hooks, 'uploads', () => (hooks.shared = hooks.shared || bound.current().store('media').path)),
   work: () => replace(bound.counting, 'began', () => {}),
   closing: () => replace(host.operations, 'close', () => true),
-  release: () => replace(host.operations, 'drop', () => true)
+  courses: () => replace(bound.Course.prototype, 'letGo', () => {}),
+  release: () => {
+    const { drop } = host.operations
+    replace(host.operations, 'drop', (...asked) => { back.push(() => drop(...asked)); return true })
+  }
 }
 
 const pages = {
   without: async ({ guard }) => guards[guard](),
-  back: async () => { first = null; while (back.length) back.pop()() },
+  back: async () => { first = null; begun = []; while (back.length) back.pop()() },
   unbound: async () => {
     const met = (reach) => outside.runInAsyncScope(() => AsyncLocalStorage.bind(reach)().then(() => '', (e) => e.constructor.name))
     return {
@@ -46,6 +51,7 @@ const pages = {
   remember: async ({ text }) => {
     const kept = bound.current().keep('remembered', () => [])
     kept.push(text)
+    begun.push(new AsyncResource('TESTS'))
     return kept
   },
   later: async ({ pipe, word }) => {
@@ -63,5 +69,12 @@ const pages = {
 
 site.get('/checked/:name', (request, response, next) => {
   pages[request.params.name](request.query).then((found) => response.json(found ?? null), next)
+})
+site.post('/checked/read', (request, response, next) => {
+  let read = 0
+  request.on('data', (part) => { read += part.length })
+  request.on('end', () => {
+    client.query('INSERT INTO notes (title, body) VALUES ($1, $2)', ['read', `${read}`]).then(() => response.json(read), next)
+  })
 })
 serve()

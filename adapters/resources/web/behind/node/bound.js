@@ -63,6 +63,7 @@ class Course {
   done () {
     this.open -= 1
     if (this.open !== 0) return
+    this.letGo()
     this.bound.courses.delete(this)
     tell({ event: 'ended', work: this.number })
   }
@@ -70,6 +71,13 @@ class Course {
   cut () {
     for (const timer of [...this.timers]) clearTimeout(timer)
     if (this.response) this.response.destroy()
+    this.letGo()
+  }
+
+  // A course lives as long as anything that was begun in it, also what is kept beyond it: the timer by which node's own cache
+  // of the date ends, a resource of a pool. None of that keeps the request and the answer, with all that hangs on them.
+  letGo () {
+    this.response = null
   }
 
   run (work) {
@@ -139,4 +147,4 @@ function admit (header) {
   return new Course(bound, told.work)
 }
 
-module.exports = { NoEnvironment, BindingEnded, Bound, bounds, courses, closers, counting, begin, current, admit }
+module.exports = { NoEnvironment, BindingEnded, Bound, Course, bounds, courses, closers, counting, begin, current, admit }
