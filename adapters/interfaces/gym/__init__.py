@@ -1,0 +1,1 @@
+"""statefork as environments of Gymnasium: see :mod:`statefork.gym`."""
