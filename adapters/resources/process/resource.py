@@ -19,14 +19,10 @@ from typing import Any
 import anyio
 import msgspec
 
-from statefork.adapters.resources.common import in_thread, pulse
+from statefork.adapters.resources.common import in_thread
 from statefork.adapters.resources.files.overlay import OverlayTrees
-from statefork.adapters.resources.files.resource import FilesResource
-from statefork.adapters.resources.files.strategy import TreeStrategy
-from statefork.adapters.resources.files.tree import Index, scan
-from statefork.adapters.resources.ledger import PASSAGE
-from statefork.adapters.resources.process.accounts import account_of, check_reach, give
-from statefork.adapters.resources.process.options import OWN_USER, Options
+from statefork.adapters.resources.process.given import GivenTrees
+from statefork.adapters.resources.process.options import Options
 from statefork.adapters.resources.process.ports import HOST, PORTS, is_taken
 from statefork.adapters.resources.process.readiness import not_ready
 from statefork.adapters.resources.process.running import Running
@@ -54,7 +50,7 @@ class _Bound:
         self.untouched = False  # its tree counted as untouched before it was started, or ended for a cut
 
 
-class ProcessResource(FilesResource):
+class ProcessResource(GivenTrees):
     """One command of one contract.
 
     ``instead`` says why it stands in for a finer adapter, if it does, and ``better`` what that adapter needs.
@@ -63,11 +59,7 @@ class ProcessResource(FilesResource):
     adapter = "process"
 
     def __init__(self, name: str, options: Options, services: Services, instead: str = "", better: str = "") -> None:
-        super().__init__(name, options, services)
-        if not options.base:
-            self._base = self._ledger.root / "empty"
-        if options.user:  # each passes through to its own directory, and finds no other
-            self._ledger.rights |= {"": PASSAGE, "branches": PASSAGE}
+        super().__init__(name, options, services, user=options.user)
         self.overlays = OverlayTrees if options.cut == "restart" else LivingOverlays
         self.instead = instead
         self._better = better
@@ -112,40 +104,6 @@ class ProcessResource(FilesResource):
         for branch in list(self._bound):
             await self._end(branch)
         await super().stop()
-
-    def _trees(self) -> TreeStrategy:
-        trees = super()._trees()
-        if self._running.user:
-            trees.prepare = self._give
-        return trees
-
-    def _give(self, tree: Path) -> None:
-        """A tree that was just opened, to the command's user."""
-        account = account_of(self.name, self._running.user)
-        assert account is not None, "there is a user, so there is an account"
-        if tree.stat().st_uid != account.uid:
-            give(tree, account, pulse)
-        os.chown(tree.parent, -1, account.gid)  # siblings may not even enter; nor does it own the record and the log
-        tree.parent.chmod(0o710)
-        check_reach(self.name, account, tree.parent)
-
-    def _provision(self) -> Sealed:
-        if not self._running.base:
-            self._base.mkdir(parents=True, exist_ok=True)
-        return super()._provision()
-
-    def _scanned(self) -> Index:
-        """The base's files, as the command's account has them: no branch has to give them to it then."""
-        index = scan(self._base, pulse=pulse)
-        if self._running.user and self._running.user != OWN_USER:
-            account = account_of(self.name, self._running.user)
-            assert account is not None, "there is a user, so there is an account"
-            given = {
-                path: msgspec.structs.replace(entry, uid=account.uid, gid=account.gid)
-                for path, entry in index.entries.items()
-            }
-            return msgspec.structs.replace(index, entries=given)
-        return index
 
     def _sealed_handle(self, version: str) -> Sealed:
         """What is said of it in the manifest."""
