@@ -14,6 +14,8 @@ from typing import Any
 
 from statefork.adapters.interfaces.blocking import Calls
 from statefork.adapters.resources.browser.raw import Proxy
+from statefork.adapters.resources.browser.raw import front as active
+from statefork.adapters.resources.browser.raw import mean_by_test_id as mean
 
 
 class LentPage:
@@ -50,6 +52,17 @@ class LentPage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Any:
         return self._calls.call(lambda: self._target.__aexit__(kind, error, trace))
+
+
+def mean_by_test_id(page: LentPage, attribute: str) -> None:
+    """From here on ``get_by_test_id`` looks for that attribute, on this page as long as it is lent."""
+    mean(page._target, attribute)
+
+
+def front(page: LentPage) -> Any:
+    """The page of the tab that is active now."""
+    page._calls.check()
+    return lend(active(page._target), page._calls)
 
 
 def lend(value: Any, calls: Calls) -> Any:

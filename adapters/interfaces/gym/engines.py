@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -93,22 +94,27 @@ def sit(contract: str | Path, state: Path, slots: int | None, name: str | None) 
     """
     state = state.absolute()
     with _here.lock:
-        opened = _here.opened.get(state)
-        connected = dial(state) if opened is None else None
-        if opened is None and connected is None and multiprocessing.parent_process() is None:
-            opened = _here.opened[state] = _Opened(contract, state, slots)
-        if opened is not None:
-            opened.check(contract, state)
-            opened.users += 1
-    if opened is not None:
-        try:
-            return _SharedSeat(opened, state, take(opened.engine, name))
-        except BaseException:
-            _let_go(opened, state)
-            raise
+        connected = dial(state) if state not in _here.opened else None
+        worker = multiprocessing.parent_process() is not None and state not in _here.opened
     if connected is not None:
         return RemoteSeat(state, connected, name, lambda: None)
-    return _elsewhere(contract, state, slots, name)
+    return _elsewhere(contract, state, slots, name) if worker else sit_here(contract, state, slots, name)
+
+
+def sit_here(contract: str | Path, state: Path, slots: int | None, name: str | None) -> LocalSeat:
+    """A seat in an engine of this process. Raises as ``sit``."""
+    state = state.absolute()
+    with _here.lock:
+        opened = _here.opened.get(state)
+        if opened is None:
+            opened = _here.opened[state] = _Opened(contract, state, slots)
+        opened.check(contract, state)
+        opened.users += 1
+    try:
+        return _SharedSeat(opened, state, take(opened.engine, name))
+    except BaseException:
+        _let_go(opened, state)
+        raise
 
 
 def _let_go(opened: _Opened, state: Path) -> None:
@@ -127,12 +133,12 @@ class _SharedSeat(LocalSeat):
         self._opened = opened
         self._state = state
 
-    def fork(self, n: int) -> list[Seat]:
+    def fork(self, n: int) -> Sequence[LocalSeat]:
         """See :class:`Seat`."""
         children = super().fork(n)
         with _here.lock:
             self._opened.users += n
-        return [_SharedSeat(self._opened, self._state, one) for one in children if isinstance(one, LocalSeat)]
+        return [_SharedSeat(self._opened, self._state, one) for one in children]
 
     def leave(self) -> None:
         """See :class:`Seat`."""

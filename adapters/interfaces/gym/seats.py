@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -113,7 +113,7 @@ class Seat(Protocol):
         """Publish the present; its ref."""
         ...
 
-    def fork(self, n: int) -> list[Seat]:
+    def fork(self, n: int) -> Sequence[Seat]:
         """Seats in children of the present."""
         ...
 
@@ -128,19 +128,23 @@ class LocalSeat:
     def __init__(self, engine: Engine, env: Environment, *, kept: bool, fresh: bool) -> None:
         self.name = env.name
         self._engine = engine
-        self._env = env
+        self.env = env
         self._kept = kept
         self._fresh = fresh
         self._left = False
 
     def begin(self, at: str | None) -> Glimpse:
-        """See :class:`Seat`. What nobody has used yet needs no reset."""
+        """See :class:`Seat`."""
+        self.go_back(at)
+        return self._look()
+
+    def go_back(self, at: str | None) -> None:
+        """To the origin, or to a moment. What nobody has used yet needs no reset."""
         fresh, self._fresh = self._fresh, False
         if at is not None:
-            self._env.restore(at)
+            self.env.restore(at)
         elif not fresh:
-            self._env.reset()
-        return self._look()
+            self.env.reset()
 
     def act(self, action: Mapping[str, Json] | None, timeout_s: float | None) -> Glimpse:
         """See :class:`Seat`."""
@@ -149,7 +153,7 @@ class LocalSeat:
             if action is None:
                 return self._look()
             check_size(action)
-            return self._glimpse(self._env.act(action, timeout_s=timeout_s))
+            return self._glimpse(self.env.act(action, timeout_s=timeout_s))
         except _TOLD as error:
             return self._after(error, over=False)
         except _OVER as error:
@@ -166,22 +170,22 @@ class LocalSeat:
         return msgspec.structs.replace(found, number=number or found.number, error=told, over=over)
 
     def _look(self) -> Glimpse:
-        return self._glimpse(self._env.observe())
+        return self._glimpse(self.env.observe())
 
     def _glimpse(self, seen: Seen) -> Glimpse:
         return glimpse(self.name, seen)
 
     def judge(self, check: Callable[[Judged], Verdict], name: str) -> float:
         """See :class:`Seat`."""
-        return self._env.evaluate(check, name=name)
+        return self.env.evaluate(check, name=name)
 
     def snapshot(self) -> str:
         """See :class:`Seat`."""
-        return str(self._env.snapshot())
+        return str(self.env.snapshot())
 
-    def fork(self, n: int) -> list[Seat]:
+    def fork(self, n: int) -> Sequence[LocalSeat]:
         """See :class:`Seat`. One snapshot for all children; each is retired when it is left. Raises PartialFork."""
-        children = self._engine.fork(self._env.snapshot(), n=n)
+        children = self._engine.fork(self.env.snapshot(), n=n)
         return [LocalSeat(self._engine, child, kept=False, fresh=False) for child in children]
 
     def leave(self) -> None:
@@ -191,9 +195,9 @@ class LocalSeat:
         self._left = True
         with suppress(EngineClosed, EnvironmentRetired):  # a closed engine has parked it
             if self._kept:
-                self._env.park("its Gymnasium environment was closed")
+                self.env.park("its Gymnasium environment was closed")
             else:
-                self._env.retire()
+                self.env.retire()
 
 
 def check_size(action: Mapping[str, Json]) -> None:

@@ -95,6 +95,10 @@ class LiveContext:
         """Make a tab the active one."""
         self._active = tab
 
+    def show(self, page: Page) -> None:
+        """A page was brought to front: its tab is the active one."""
+        self._active = next((tab for tab in self.tabs if tab.page == page), self._active)
+
     def _on_page(self, page: Page) -> None:
         if self.hiding or page in self.hidden or any(tab.page is page for tab in self.tabs):
             return

@@ -8,6 +8,7 @@ page.expect_popup() as popup``. Callbacks given to ``page.on`` or ``page.route``
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -19,10 +20,19 @@ _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
 class Loan:
-    """Whether the page may still be used: it was lent for one action."""
+    """Whether the page may still be used: it was lent for one action.
 
-    def __init__(self, thread: AsyncioThread) -> None:
+    ``active`` tells the page of the tab that is the active one; ``shown`` is told of a page that was brought to front.
+    ``test_id`` is the attribute that ``get_by_test_id`` means; empty: Playwright's.
+    """
+
+    def __init__(
+        self, thread: AsyncioThread, active: Callable[[], Any] | None = None, shown: Callable[[Any], None] | None = None
+    ) -> None:
         self.thread = thread
+        self.active = active
+        self.shown = shown
+        self.test_id = ""
         self.ended = False
 
     def check(self) -> AsyncioThread:
@@ -45,6 +55,8 @@ class Proxy:
         target, loan = self._target, self._loan
         if name.startswith("_"):
             raise AttributeError(name)
+        if name == "get_by_test_id" and loan.test_id:
+            return _by_attribute(target, loan)
         value = loan.check().call_sync(lambda: getattr(target, name))
         if inspect.iscoroutinefunction(value):
             return _forward(value, loan)
@@ -82,9 +94,33 @@ class Proxy:
 def _forward(method: Callable[..., Any], loan: Loan) -> Callable[..., Any]:
     async def forwarded(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = unwrap(args), unwrap(kwargs)
-        return wrap(await loan.check().call(method, *args, **kwargs), loan)
+        found = await loan.check().call(method, *args, **kwargs)
+        if method.__name__ == "bring_to_front" and loan.shown is not None:
+            shown, page = loan.shown, getattr(method, "__self__", None)
+            loan.check().call_sync(lambda: shown(page))
+        return wrap(found, loan)
 
     return forwarded
+
+
+def _by_attribute(target: Any, loan: Loan) -> Callable[[str], Any]:
+    def by_attribute(value: str) -> Any:
+        selector = f"[{loan.test_id}={json.dumps(value)}]"
+        return wrap(loan.check().call_sync(lambda: target.locator(selector)), loan)
+
+    return by_attribute
+
+
+def mean_by_test_id(page: Proxy, attribute: str) -> None:
+    """From here on ``get_by_test_id`` looks for that attribute, on this page as long as it is lent."""
+    page._loan.test_id = attribute
+
+
+def front(page: Proxy) -> Any:
+    """The page of the tab that is active now: what was done with a lent one may have opened or closed some."""
+    loan: Loan = page._loan
+    active = loan.active
+    return page if active is None else wrap(loan.check().call_sync(active), loan)
 
 
 def _forward_sync(method: Callable[..., Any], loan: Loan) -> Callable[..., Any]:

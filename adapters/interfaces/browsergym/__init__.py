@@ -1,0 +1,1 @@
+"""BrowserGym's tasks and agents on environments of statefork: see :mod:`statefork.browsergym`."""
