@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from statefork.engine.capsule import Generation
+from statefork.engine.collect import Counted
 from statefork.engine.conductor import Conductor
 from statefork.engine.errors import EnvironmentExists, GenerationPruned, LimitReached, NoSlot, StateforkError
 from statefork.engine.holding import checked
@@ -45,7 +46,11 @@ class Bulk:
         self._keys = keys
         self._promised: set[str] = set()  # names that were given to children who are not in the journal yet
 
-    async def create(self, envs: Sequence[str], *, activate: bool, key: str | None, choice: Choice) -> list[BulkResult]:
+    # ``count`` is called with how many have succeeded or failed, and of how many.
+
+    async def create(
+        self, envs: Sequence[str], *, activate: bool, key: str | None, choice: Choice, count: Counted
+    ) -> list[BulkResult]:
         """New environments over the contract's bases, for which these policies hold.
 
         Raises LimitReached, EnvironmentExists (a name given twice), ContractError (no policy).
@@ -59,9 +64,11 @@ class Bulk:
                 note = told.note(part)
                 return await self._conductor.found(env, "create", manifest, activate=bind, note=note, choice=choice)
 
-            return await self._each(envs, self._binding(create, activate), told)
+            return await self._each(envs, self._binding(create, activate), told, count)
 
-    async def reset(self, envs: Sequence[str], *, drain: DrainPolicy | None, key: str | None) -> list[BulkResult]:
+    async def reset(
+        self, envs: Sequence[str], *, drain: DrainPolicy | None, key: str | None, count: Counted
+    ) -> list[BulkResult]:
         """Each back to its origin. Raises LimitReached, EnvironmentExists (a name given twice)."""
         self._check_names(envs, "reset")
 
@@ -71,7 +78,7 @@ class Bulk:
                 origin = (await self._conductor.known(env)).origin
                 return await self._conductor.switch(env, "reset", origin, drain, note=told.note(part))
 
-            return await self._each(envs, reset, told)
+            return await self._each(envs, reset, told, count)
 
     async def fork(
         self,
@@ -83,6 +90,7 @@ class Bulk:
         key: str | None,
         asked: str = "",
         helps: str = "",
+        count: Counted,
     ) -> list[BulkResult]:
         """Children of a moment, or of the present (one snapshot for all); a number of them gets free names.
 
@@ -113,7 +121,7 @@ class Bulk:
                 )
 
             async with self._names(named, moment.env, n, told) as names:
-                return await self._each(names, self._binding(bear, activate), told)
+                return await self._each(names, self._binding(bear, activate), told, count)
 
     async def _source(
         self, source: Moment | str, drain: DrainPolicy | None, told: Told, n: int, *, to_fork: bool
@@ -196,7 +204,7 @@ class Bulk:
         return one
 
     async def _each(
-        self, envs: Sequence[str], work: Callable[[str, int], Awaitable[Moment]], told: Told
+        self, envs: Sequence[str], work: Callable[[str, int], Awaitable[Moment]], told: Told, count: Counted
     ) -> list[BulkResult]:
         results: dict[int, BulkResult] = {}
         answered = told.parts
@@ -208,6 +216,7 @@ class Bulk:
                     results[part] = BulkResult(env=env, moment=await work(env, part))
             except StateforkError as error:
                 results[part] = BulkResult(env=env, error=error)
+            count(len(results), len(envs))
 
         async with anyio.create_task_group() as tasks:
             for part, env in enumerate(envs, 1):

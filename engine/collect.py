@@ -8,8 +8,9 @@ one is somebody else's.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -24,6 +25,13 @@ from statefork.journal.events import OrphanCollected
 from statefork.journal.values import Binding, Branch, Handle, Sealed, Value
 
 _logger = logging.getLogger(__name__)
+
+Counted = Callable[[int, int], None]
+"""Called with how many are done, and of how many."""
+
+
+def nobody_counts(_done: int, _of: int) -> None:
+    """For whoever does not want to know."""
 
 
 class Orphan(Value, frozen=True, kw_only=True):
@@ -96,55 +104,83 @@ def name_of(handle: Handle) -> str:
 
 
 async def collect(
-    ledger: Ledger, contract: Contract, resources: Mapping[str, Resource], live: Iterable[Handle]
+    ledger: Ledger,
+    contract: Contract,
+    resources: Mapping[str, Resource],
+    live: Iterable[Handle],
+    *,
+    parallel_max: int = 1,
+    count: Counted = nobody_counts,
 ) -> GcReport:
     """Remove every orphan: bindings first, then branches, then sealed versions. Call it while nothing is being staged.
 
-    What can't be listed or removed is reported in ``failed``, and tried again by the next collection. Raises
+    ``parallel_max``: how many are removed at once. ``count`` is called with how many were, of those found so far. What
+    can't be listed or removed is reported in ``failed``, and tried again by the next collection. Raises
     JournalUnavailable while it is not known what the journal holds.
     """
     await ledger.settle_engine()  # a base that was made may be journaled, and not known
     held = {(kind_of(handle), handle.resource, name_of(handle)) for handle in live}
-    collected: list[Orphan] = []
+    orphans: list[Handle] = []
     failed: list[Orphan] = []
     kept = foreign = 0
     for name in reversed(contract.order):
-        resource = resources[name]
         try:
-            found = await _look_through(ledger, resource, name, held)
+            found = await _look_through(ledger, resources[name], name, held)
         except Exception as error:
             _logger.exception("the inventory of %s can't be read", name)
             failed.append(Orphan(resource=name, kind="inventory", name=name, error=str(error)))
             continue
         kept += found.kept
         foreign += found.foreign
-        orphans = sorted(found.orphans, key=lambda handle: (kind_of(handle) == "sealed", kind_of(handle)))
-        removed, left = await remove(ledger, resources, orphans)
-        collected += removed
-        failed += left
-    return GcReport(collected=tuple(collected), failed=tuple(failed), kept=kept, foreign=foreign)
+        orphans += sorted(found.orphans, key=lambda handle: (kind_of(handle) == "sealed", kind_of(handle)))
+    collected, left = await remove(ledger, resources, orphans, parallel_max=parallel_max, count=count)
+    return GcReport(collected=tuple(collected), failed=(*failed, *left), kept=kept, foreign=foreign)
 
 
 async def remove(
-    ledger: Ledger, resources: Mapping[str, Resource], orphans: Iterable[Handle]
+    ledger: Ledger,
+    resources: Mapping[str, Resource],
+    orphans: Sequence[Handle],
+    *,
+    parallel_max: int,
+    count: Counted = nobody_counts,
 ) -> tuple[list[Orphan], list[Orphan]]:
-    """Remove these, in this order, each with an event; what was removed, and what could not be."""
-    collected: list[Orphan] = []
-    failed: list[Orphan] = []
-    for handle in orphans:
-        orphan = Orphan(resource=handle.resource, kind=kind_of(handle), name=name_of(handle))
-        try:
-            await resources[handle.resource].discard(handle)
-        except Exception as error:
-            unknown = None if isinstance(error, StateforkError) else error  # ours say it all in a line
-            _logger.error("%s %s of %s can't be removed: %s", *orphan.named, error, exc_info=unknown)
-            failed.append(replace(orphan, error=str(error)))
-            continue
-        ledger.ride_engine(
-            OrphanCollected(at=ledger.clock.now(), resource=orphan.resource, kind=orphan.kind, name=orphan.name)
-        )
-        collected.append(orphan)
-    return collected, failed
+    """Remove these, each with an event; what was removed, and what could not be.
+
+    In this order, where resource or kind differ: what follows each other and is of one kind goes at once. A server
+    that writes down all it has for each database that goes (PostgreSQL) does so once for those that go together.
+    """
+    removed: dict[int, Orphan] = {}
+    limiter = anyio.CapacityLimiter(parallel_max)
+
+    async def one(place: int, handle: Handle) -> None:
+        async with limiter:
+            removed[place] = await _removed(ledger, resources, handle)
+        count(len(removed), len(orphans))
+
+    if orphans:
+        count(0, len(orphans))
+    numbered = enumerate(orphans)
+    for _, alike in itertools.groupby(numbered, key=lambda pair: (pair[1].resource, kind_of(pair[1]))):
+        async with anyio.create_task_group() as tasks:
+            for place, handle in alike:
+                tasks.start_soon(one, place, handle)
+    told = [removed[place] for place in sorted(removed)]
+    return [one for one in told if not one.error], [one for one in told if one.error]
+
+
+async def _removed(ledger: Ledger, resources: Mapping[str, Resource], handle: Handle) -> Orphan:
+    orphan = Orphan(resource=handle.resource, kind=kind_of(handle), name=name_of(handle))
+    try:
+        await resources[handle.resource].discard(handle)
+    except Exception as error:
+        unknown = None if isinstance(error, StateforkError) else error  # ours say it all in a line
+        _logger.error("%s %s of %s can't be removed: %s", *orphan.named, error, exc_info=unknown)
+        return replace(orphan, error=str(error) or type(error).__name__)
+    ledger.ride_engine(
+        OrphanCollected(at=ledger.clock.now(), resource=orphan.resource, kind=orphan.kind, name=orphan.name)
+    )
+    return orphan
 
 
 class _Found(NamedTuple):

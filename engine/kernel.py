@@ -20,7 +20,7 @@ from statefork.engine.attempts import Attempts
 from statefork.engine.beside import beside
 from statefork.engine.bulk import Bulk, BulkResult
 from statefork.engine.capsule import Capsule, Generation
-from statefork.engine.collect import GcReport
+from statefork.engine.collect import Counted, GcReport, nobody_counts
 from statefork.engine.conditions import Conditioning
 from statefork.engine.conductor import Conductor
 from statefork.engine.contract import Contract
@@ -32,7 +32,7 @@ from statefork.engine.holding import checked
 from statefork.engine.keeping import keeping
 from statefork.engine.keyed import Keys
 from statefork.engine.ledger import Ledger
-from statefork.engine.lifecycle import closing, opening
+from statefork.engine.lifecycle import Tell, closing, nobody_listens, opening
 from statefork.engine.making import Making, published
 from statefork.engine.outside import Outside
 from statefork.engine.policy import AS_IT_IS, DRAIN, Choice
@@ -42,7 +42,6 @@ from statefork.engine.recovery import RecoveryReport
 from statefork.engine.refs import check_env_name
 from statefork.engine.settings import DrainPolicy, Settings, SystemClock
 from statefork.engine.slots import Slots
-from statefork.engine.staging import Context
 from statefork.engine.upkeep import Upkeep
 from statefork.engine.world import World
 from statefork.journal.errors import ClaimLost
@@ -104,13 +103,16 @@ class Kernel:
             return await found(env, "create", manifest, activate=activate, note=told.note(1), choice=choice)
 
     async def create_each(
-        self, envs: Sequence[str], *, activate: bool = True, key: str | None = None, choice: Choice = AS_IT_IS
+        self,
+        envs: Sequence[str],
+        *,
+        activate: bool = True,
+        key: str | None = None,
+        choice: Choice = AS_IT_IS,
+        count: Counted = nobody_counts,
     ) -> list[BulkResult]:
-        """Several at once, each of which succeeds or fails on its own; as many are bound as there are slots.
-
-        Raises LimitReached, EnvironmentExists (a name given twice), ContractError (no policy).
-        """
-        return await self._bulk.create(envs, activate=activate, key=key, choice=choice)
+        """Several at once, each on its own; as many are bound as there are slots. Raises as Bulk.create does."""
+        return await self._bulk.create(envs, activate=activate, key=key, choice=choice, count=count)
 
     async def snapshot(self, env: str, *, drain: DrainPolicy | None = None, key: str | None = None) -> Moment:
         """Publish the present, continuing. Of a parked environment it is the head, and no generation is written.
@@ -131,10 +133,15 @@ class Kernel:
             return told.parts.get(1) or await self._conductor.switch(env, "reset", origin, drain, note=told.note(1))
 
     async def reset_each(
-        self, envs: Sequence[str], *, drain: DrainPolicy | None = None, key: str | None = None
+        self,
+        envs: Sequence[str],
+        *,
+        drain: DrainPolicy | None = None,
+        key: str | None = None,
+        count: Counted = nobody_counts,
     ) -> list[BulkResult]:
         """Several at once, each of which succeeds or fails on its own. Raises LimitReached, EnvironmentExists."""
-        return await self._bulk.reset(envs, drain=drain, key=key)
+        return await self._bulk.reset(envs, drain=drain, key=key, count=count)
 
     async def restore(
         self, env: str, target: Moment | Making, *, drain: DrainPolicy | None = None, key: str | None = None
@@ -162,6 +169,7 @@ class Kernel:
         key: str | None = None,
         asked: str = "",
         helps: str = "",
+        count: Counted = nobody_counts,
     ) -> list[BulkResult]:
         """Children that continue from a published generation, or from the present of an environment (its name).
 
@@ -172,7 +180,7 @@ class Kernel:
         UnknownRef, EnvironmentExists (a name given twice), LimitReached.
         """
         return await self._bulk.fork(
-            source, children, activate=activate, drain=drain, key=key, asked=asked, helps=helps
+            source, children, activate=activate, drain=drain, key=key, asked=asked, helps=helps, count=count
         )
 
     async def promise(self, env: str, kind: str) -> str:
@@ -336,25 +344,22 @@ class Kernel:
         return self.environments
 
     def bindings(self, env: str) -> Mapping[str, Binding]:
-        """Where the environment's resources are reachable now. Raises NotReady for a parked one."""
-        context = self._context(env)
-        return MappingProxyType(context.bindings)
+        """Where the environment's resources are reachable now, in the contract's order. Raises NotReady, if parked."""
+        self.world.capsule(env)
+        live = self._conductor.lives.get(env)
+        if live is None or live.context is None:
+            raise NotReady(f"{env} is not bound now", hint="Activate it, or act on it.", environment=env)
+        bound = live.context.bindings
+        return MappingProxyType({name: bound[name] for name in self.contract.resources if name in bound})
 
     def branches(self, env: str) -> Mapping[str, Branch]:
         """The environment's writable branches now; empty for a parked one."""
         live = self._conductor.lives.get(env)
         return MappingProxyType(live.context.branches) if live is not None and live.context is not None else {}
 
-    def _context(self, env: str) -> Context:
-        self.world.capsule(env)
-        live = self._conductor.lives.get(env)
-        if live is None or live.context is None:
-            raise NotReady(f"{env} is not bound now", hint="Activate it, or act on it.", environment=env)
-        return live.context
-
-    async def collect(self) -> GcReport:
+    async def collect(self, count: Counted = nobody_counts) -> GcReport:
         """Remove what no environment reaches. Waits until no transition runs, and holds new ones back meanwhile."""
-        return await self.upkeep.collect()
+        return await self.upkeep.collect(count)
 
 
 @asynccontextmanager
@@ -370,6 +375,7 @@ async def open_kernel(
     keep: Keep | None = None,
     place: str = "",
     where: str = "",
+    tell: Tell = nobody_listens,
 ) -> AsyncIterator[Kernel]:
     """Fold the journal, start the resources, settle what a crash left, and serve until the body ends.
 
@@ -387,7 +393,7 @@ async def open_kernel(
     attempts = Attempts(settings.act_join_s)
     try:
         async with (
-            opening(conductor, pid=number, release=version("statefork"), where=where) as (run, report),
+            opening(conductor, pid=number, release=version("statefork"), where=where, tell=tell) as (run, report),
             keeping(conductor),
             fencing(conductor),
             beside(conductor.pruning.run),

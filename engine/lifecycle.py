@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 from msgspec.structs import replace
 
-from statefork.engine.collect import collect
+from statefork.engine.collect import Counted, collect
 from statefork.engine.conductor import Conductor
 from statefork.engine.contract import DECLARE_PRIVATE
 from statefork.engine.errors import ContractError, EngineClosed, MissingDependency
@@ -18,12 +18,24 @@ from statefork.engine.recovery import RecoveryReport, recover
 from statefork.journal.errors import JournalError
 from statefork.journal.events import ContractRegistered, EngineStarted, EngineStopped, RecoveryFinished
 
+Tell = Callable[[float, str], None]
+"""Called with a fraction from 0 to 1 and what is being done, which stays the same while that goes on."""
+
 _logger = logging.getLogger(__name__)
+
+
+def nobody_listens(_fraction: float, _doing: str) -> None:
+    """For whoever does not want to know."""
+
+
+def _counted(tell: Tell, doing: str) -> Counted:
+    """What is counted, told: ``doing`` has a place for how many there are."""
+    return lambda done, of: tell(done / of, doing.format(of))
 
 
 @asynccontextmanager
 async def opening(
-    conductor: Conductor, *, pid: int, release: str, where: str
+    conductor: Conductor, *, pid: int, release: str, where: str, tell: Tell = nobody_listens
 ) -> AsyncIterator[tuple[str, RecoveryReport]]:
     """Announce the run, start the resources, recover and collect; stop the resources at the end."""
     ledger, contract, resources = conductor.ledger, conductor.contract, conductor.resources
@@ -41,7 +53,8 @@ async def opening(
         await ledger.append_engine(registered)
     running: list[Resource] = []
     try:
-        for name in contract.order:
+        for number, name in enumerate(contract.order):
+            tell(number / len(contract.order), f"starting {name}")
             running.append(resources[name])
             try:
                 await resources[name].start()
@@ -50,8 +63,12 @@ async def opening(
                     missing.hint = f"{missing.hint.rstrip('.')}; {DECLARE_PRIVATE}" if missing.hint else DECLARE_PRIVATE
                 raise
         began = ledger.clock.monotonic()
-        report = await recover(ledger, parallel_max=conductor.settings.parallel_max)
-        collection = await collect(ledger, contract, resources, ())
+        parallel_max = conductor.settings.parallel_max
+        settling, removing = "recovering environments: {}", "removing what nothing reaches: {}"
+        report = await recover(ledger, parallel_max=parallel_max, count=_counted(tell, settling))
+        collection = await collect(
+            ledger, contract, resources, (), parallel_max=parallel_max, count=_counted(tell, removing)
+        )
         elapsed_ms = (ledger.clock.monotonic() - began) * 1000
         report = replace(report, collection=collection, elapsed_ms=elapsed_ms)
         finished = RecoveryFinished(

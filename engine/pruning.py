@@ -34,11 +34,20 @@ _ENVIRONMENTS_PART = 16  # with many environments so many more: each has to be a
 class Pruning:
     """What stays of each environment of one engine, and what is to be removed."""
 
-    def __init__(self, ledger: Ledger, contract: Contract, resources: Mapping[str, Resource], sharing: Sharing) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        contract: Contract,
+        resources: Mapping[str, Resource],
+        sharing: Sharing,
+        *,
+        parallel_max: int,
+    ) -> None:
         self._ledger = ledger
         self._contract = contract
         self._resources = resources
         self._sharing = sharing
+        self._parallel_max = parallel_max
         self._going: dict[tuple[str, str], Sealed] = {}
         self._more = anyio.Event()
 
@@ -101,5 +110,5 @@ class Pruning:
             handles = sorted(
                 (going[one] for one in unreached), key=lambda handle: (order[handle.resource], handle.version)
             )
-            collected, failed = await remove(self._ledger, self._resources, handles)
+            collected, failed = await remove(self._ledger, self._resources, handles, parallel_max=self._parallel_max)
         return GcReport(collected=tuple(collected), failed=tuple(failed), kept=len(going) - len(unreached))

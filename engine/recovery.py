@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import anyio
 
 from statefork.engine.capsule import Capsule, Phase, Transition
-from statefork.engine.collect import GcReport
+from statefork.engine.collect import Counted, GcReport, nobody_counts
 from statefork.engine.commands import Abort, Command, Recover, Retire
 from statefork.engine.ledger import Ledger
 from statefork.engine.staging import first_failure
@@ -126,17 +126,25 @@ class RecoveryReport(Value, frozen=True, kw_only=True):
             yield f"could not remove {what} (statefork gc tries again): {orphan.error}"
 
 
-async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
-    """Settle every environment that was not at rest. Raises what ``Ledger.commit`` raises, as it is."""
+async def recover(ledger: Ledger, *, parallel_max: int, count: Counted = nobody_counts) -> RecoveryReport:
+    """Settle every environment that was not at rest. Raises what ``Ledger.commit`` raises, as it is.
+
+    ``count`` is called with how many are settled, and of how many.
+    """
     transitions: list[Settled] = []
     environments: list[Recovered] = []
     unfounded: list[str] = []
     released: list[Released] = []
     limiter = anyio.CapacityLimiter(parallel_max)
+    awake = sorted(ledger.world.environments.awake)
+    done = 0
 
     async def one(capsule: Capsule, commands: list[Command]) -> None:
+        nonlocal done
         async with limiter:
             await ledger.commit(*commands)
+        done += 1
+        count(done, len(awake))
         after = ledger.world.environments.get(capsule.env)
         if after is not None and after.generation > capsule.generation:
             found = Recovered(moment=after.moment, source=capsule.moment, lost=after.head.lost_actions)
@@ -144,7 +152,7 @@ async def recover(ledger: Ledger, *, parallel_max: int) -> RecoveryReport:
 
     try:
         async with anyio.create_task_group() as tasks:
-            for env in sorted(ledger.world.environments.awake):
+            for env in awake:
                 capsule = ledger.world.environments[env]
                 commands = _settle(ledger, capsule)
                 if capsule.transition is not None:

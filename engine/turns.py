@@ -90,7 +90,7 @@ class Turns:
         self.resources = resources
         self.settings = settings
         self.sharing = Sharing()
-        self.pruning = Pruning(ledger, contract, resources, self.sharing)
+        self.pruning = Pruning(ledger, contract, resources, self.sharing, parallel_max=settings.parallel_max)
         self.patience = anyio.CancelScope()  # around the parking of everything at the end
         self.hurried = anyio.Event()  # nobody has patience any more
         self.keep: Keep | None = None  # for what the sealed versions lie on

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractAsyncContextManager
 
-from statefork.engine.collect import GcReport, collect
+from statefork.engine.collect import Counted, GcReport, collect, nobody_counts
 from statefork.engine.conductor import Conductor
 from statefork.engine.errors import HeldByCaller, InvalidName
 from statefork.engine.holding import checked, snapshots_of
@@ -88,8 +88,15 @@ class Upkeep:
         """Nothing that is published when the body begins is removed before it ends; no transition may be in it."""
         return self._conductor.sharing.shared()
 
-    async def collect(self) -> GcReport:
+    async def collect(self, count: Counted = nobody_counts) -> GcReport:
         """Remove what no environment reaches. Waits until no transition runs, and holds new ones back meanwhile."""
         conductor = self._conductor
         async with conductor.sharing.alone():
-            return await collect(conductor.ledger, conductor.contract, conductor.resources, conductor.handles())
+            return await collect(
+                conductor.ledger,
+                conductor.contract,
+                conductor.resources,
+                conductor.handles(),
+                parallel_max=conductor.settings.parallel_max,
+                count=count,
+            )

@@ -73,7 +73,7 @@ class ExpectationFailed(JournalError):
 
 
 class StateLocked(JournalError):
-    """Another process holds the state directory open for writing."""
+    """The state directory is open for writing already: in another process, or in this one."""
 
     code = "state_locked"
 

@@ -1,7 +1,7 @@
 """One writer for a state directory, from whatever process.
 
 The lock is the kernel's (flock on ``<state>/lock``): it ends with its holder, however that ends, so there is no stale
-lock to remove. The file's text is only for people: the pid of the holder.
+lock to remove. The file's text is only for people: the pid of the holder, and whether it is closing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import platform
 import pwd
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from statefork.journal.errors import JournalUnavailable, StateLocked
 
 LOCK_NAME = "lock"
+_CLOSING = "closing"
 _LOCKS = Path("/proc/locks")  # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:123456 0 EOF"
 
 
@@ -66,15 +68,39 @@ class StateLock:
             os.close(self._file)  # closing is what lets go: the file itself stays, or two could lock two files
             self._file = None
 
-    def _locked(self, holder: str) -> StateLocked:
-        who = f"process {holder}" if holder else "another process"
-        return StateLocked(
-            f"The state directory {self._path.parent} is open for writing by {who}",
-            hint="Use that engine (commands find it by its control socket), stop it, or choose another directory. "
-            "Reading is possible meanwhile",
-            path=str(self._path.parent),
-            pid=int(holder) if holder.isdecimal() else None,
-        )
+    def _locked(self, text: str) -> StateLocked:
+        pid, closes = _read(text)
+        state = self._path.parent
+        if closes:
+            said = f"The state directory {state} is open for writing by {_whose(pid)}, which is closing"
+            hint = "Wait until that has ended, and try again"
+        elif pid == os.getpid():
+            said = f"The state directory {state} is open in this program already"
+            hint = "Use the engine that has it open, close that first, or choose another directory"
+        else:
+            said = f"The state directory {state} is open for writing by {_whose(pid)}"
+            hint = "Use that engine (commands find it by its control socket), stop it, or choose another directory"
+        return StateLocked(said, hint=f"{hint}. Reading is possible meanwhile", path=str(state), pid=pid)
+
+
+def _whose(pid: int | None) -> str:
+    return f"process {pid}" if pid is not None else "another process"
+
+
+def _read(text: str) -> tuple[int | None, bool]:
+    """Who holds it, as the file's text says, and whether that is closing."""
+    pid, _, more = text.strip().partition(" ")
+    return int(pid) if pid.isdecimal() else None, more == _CLOSING
+
+
+def tell_closing(state: Path) -> None:
+    """Say to whoever comes that the lock, which this process holds, is about to be let go. Never raises."""
+    with contextlib.suppress(OSError):
+        file = os.open(state / LOCK_NAME, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(file, f"{os.getpid()} {_CLOSING}\n".encode(), 0)
+        finally:
+            os.close(file)
 
 
 def owner_of(path: Path) -> str:
@@ -91,18 +117,26 @@ def owner_of(path: Path) -> str:
         return f"user {user}"
 
 
-def holder_of(state: Path) -> int | None:
-    """The process that has a state directory open for writing, found without taking the lock; None: none has.
+class Holder(NamedTuple):
+    """A process that has a state directory open for writing."""
+
+    pid: int
+    closing: bool
+
+
+def holder_of(state: Path) -> Holder | None:
+    """Who has a state directory open for writing, found without taking the lock; None: nobody has.
 
     Raises PermissionError where that can't be seen.
     """
     try:
         wanted = str((state / LOCK_NAME).stat().st_ino)
-        text = (state / LOCK_NAME).read_text(errors="replace").strip()
+        pid, closes = _read((state / LOCK_NAME).read_text(errors="replace"))
         for line in _LOCKS.read_text().splitlines():
             fields = line.split()
-            if fields[1:2] == ["FLOCK"] and fields[4:5] == [text] and fields[5].endswith(f":{wanted}"):
-                return int(text)
+            if fields[1:2] == ["FLOCK"] and fields[4:5] == [str(pid)] and fields[5].endswith(f":{wanted}"):
+                assert pid is not None, "a process has a number"
+                return Holder(pid, closes)
     except PermissionError:
         raise
     except OSError:

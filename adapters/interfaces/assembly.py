@@ -11,16 +11,18 @@ import anyio
 import msgspec
 
 from statefork.adapters.interfaces.gateway import open_gateway
-from statefork.adapters.interfaces.registry import check_masks, check_options, make_resources
+from statefork.adapters.interfaces.registry import check_masks, check_options, check_programs, make_resources
 from statefork.adapters.interfaces.store.opened import open_store
 from statefork.adapters.interfaces.worlds import Progress, prepare_bases, read_contract
 from statefork.adapters.resources.ledger import remove_tree
 from statefork.engine.contract import check_bases
 from statefork.engine.kernel import Kernel, open_kernel
+from statefork.engine.lifecycle import nobody_listens
 from statefork.engine.outside import Answer, Question
 from statefork.engine.ports import AdmissionRequest, Blobs, RequestLease, Services
 from statefork.engine.runtimes import reap_leftovers
 from statefork.engine.settings import Settings
+from statefork.journal.lock import tell_closing
 from statefork.journal.log import Journal
 from statefork.journal.store import open_state
 from statefork.replay.export.importing import SCRATCH
@@ -92,6 +94,7 @@ async def assemble(
     check_options(parsed)  # before anything is made: a typo leaves no state directory behind
     if parsed.build is None:
         check_bases(parsed, file.parent)
+    check_programs(parsed, file.parent if parsed.build is None else None)
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(open_state(state, write=True, journal=journal))
         await anyio.to_thread.run_sync(reap_leftovers, opened.path, opened.owner)
@@ -99,6 +102,7 @@ async def assemble(
         store = await stack.enter_async_context(open_store(opened.path, opened.owner))
         base_dir = await anyio.to_thread.run_sync(prepare_bases, parsed, file, opened.path, _telling(progress))
         check_bases(parsed, base_dir)
+        check_programs(parsed, base_dir)
         admission = LateAdmission()
         async with open_gateway(admission, name=opened.owner, exchange=admission.exchange) as gateway:
             services = Services(
@@ -120,8 +124,12 @@ async def assemble(
                 settings=settings,
                 keep=store.keep if store is not None else None,
                 place=opened.place,
+                tell=progress or nobody_listens,
                 where=f"{opened.path} on {platform.node() or 'an unnamed machine'}" if opened.place else "",
             ) as kernel:
                 admission.kernel = kernel
                 kernel.outside.recall = Recalling(opened.journal)
-                yield Assembled(kernel=kernel, journal=opened.journal, blobs=opened.blobs, state=opened.path)
+                try:
+                    yield Assembled(kernel=kernel, journal=opened.journal, blobs=opened.blobs, state=opened.path)
+                finally:
+                    tell_closing(opened.path)

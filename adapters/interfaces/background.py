@@ -19,8 +19,10 @@ from statefork.engine.runtimes import log_tail, rotate
 
 POLL_S = 0.05
 
-Tell = Callable[[float], None]
-"""Called again and again while something is waited for, with the seconds so far. What it raises ends the waiting."""
+Tell = Callable[[float, str], None]
+"""Called again and again while something is waited for: the seconds so far, and what is being done, if that is known.
+
+What it raises ends the waiting."""
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +68,7 @@ def start(contract: str, state: Path, options: tuple[str, ...], tell: Tell) -> d
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the engine, too, like Ctrl-C
     try:
         while True:
-            tell(time.monotonic() - began)
+            tell(time.monotonic() - began, _doing(log))
             if child.poll() is not None:
                 raise WorldNotUp(
                     f"the engine of {contract!r} ended with status {child.returncode} before it was ready",
@@ -87,6 +89,12 @@ def start(contract: str, state: Path, options: tuple[str, ...], tell: Tell) -> d
         signal.signal(signal.SIGTERM, before)
 
 
+def _doing(log: Path) -> str:
+    """What an engine that opens said last; it writes a line for each thing that it does."""
+    said = log_tail(log).splitlines()
+    return said[-1] if said else ""
+
+
 def _words(log: Path) -> str:
     """Why it ended: the error that it printed for scripts, or whatever stands last in its log."""
     said = log_tail(log)
@@ -104,14 +112,15 @@ def _answer(state: Path) -> dict[str, Any] | None:
 
 
 def stop(state: Path, tell: Tell) -> Closed:
-    """Tell the engine of a state directory to close, and wait for its end. Idempotent.
+    """Tell the engine of a state directory to close, unless it does, and wait for its end. Idempotent.
 
     Raises EngineDeaf for one within a program, EngineForeign for another user's.
     """
     holder = held(state)
     if holder is None:
         return Closed(pid=None)
-    if holder.pid is None or not (holder.takes_commands or holder.pid == _started_here(state)):
+    known = holder.takes_commands or holder.closing or holder.pid == _started_here(state)
+    if holder.pid is None or not known:
         raise EngineDeaf(
             f"the state directory {state} is {holder}",
             hint="End it where it was opened, or wait until it has started",
@@ -119,7 +128,8 @@ def stop(state: Path, tell: Tell) -> Closed:
             pid=holder.pid,
         )
     try:
-        os.kill(holder.pid, signal.SIGTERM)
+        if not holder.closing:  # told a second time it would give up on parking
+            os.kill(holder.pid, signal.SIGTERM)
     except PermissionError:
         raise EngineForeign(
             f"the engine on {state} (process {holder.pid}) answers only to the user who started it",
@@ -131,7 +141,7 @@ def stop(state: Path, tell: Tell) -> Closed:
         return Closed(pid=holder.pid)
     began = time.monotonic()
     while (left := held(state)) is not None and left.pid == holder.pid:
-        tell(time.monotonic() - began)  # hundreds of environments take minutes; who has waited enough leaves
+        tell(time.monotonic() - began, "")  # hundreds of environments take minutes; who has waited enough leaves
         time.sleep(POLL_S)
     return Closed(pid=holder.pid, not_parked=_not_parked(state))
 

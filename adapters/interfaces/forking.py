@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from statefork.adapters.interfaces.environment import Environment, Standing
+from statefork.engine.collect import Counted, nobody_counts
 from statefork.engine.errors import (
     ActionFailed,
     ActionTimeout,
@@ -56,17 +57,21 @@ class Forks:
         *,
         key: str | None,
         progress: Progress = nobody_watches,
+        count: Counted = nobody_counts,
         helps: str = "",
     ) -> list[Environment]:
-        """Children, by their names or how many, that continue from a moment. ``helps``: see ``Kernel.fork``."""
+        """Children, by their names or how many, that continue from a moment. ``helps``: see ``Kernel.fork``.
+
+        ``progress`` tells of the steps that are done again, ``count`` of the children.
+        """
         await self._kernel.find(ref.env)
-        exact, born = await self._founded(ref, children, key, helps)
+        exact, born = await self._founded(ref, children, key, helps, count)
         if not exact:
-            await self._bring(ref, born, progress, key)
+            await self._bring(ref, born, progress, count, key)
         return born
 
     async def _founded(
-        self, ref: Ref, children: Sequence[str] | int, key: str | None, helps: str
+        self, ref: Ref, children: Sequence[str] | int, key: str | None, helps: str, count: Counted
     ) -> tuple[bool, list[Environment]]:
         """Children of the moment, or of the nearest generation before it; whether they are at the moment itself."""
         for left in range(TRIES - 1, -1, -1):
@@ -75,7 +80,9 @@ class Forks:
             source = ref.env if standing is None else standing.moment
             asked = "" if ref.is_now else str(ref)
             try:
-                results = await self._kernel.fork(source, children, activate=exact, key=key, asked=asked, helps=helps)
+                results = await self._kernel.fork(
+                    source, children, activate=exact, key=key, asked=asked, helps=helps, count=count
+                )
                 return exact, self._born(ref, results)
             except GenerationPruned:  # it went between two looks
                 if ref.is_now or not left:
@@ -177,7 +184,9 @@ class Forks:
             raise PartialFork(str(ref), [child.name for child in born], failed)
         return born
 
-    async def _bring(self, ref: Ref, children: Sequence[Environment], progress: Progress, key: str | None) -> None:
+    async def _bring(
+        self, ref: Ref, children: Sequence[Environment], progress: Progress, count: Counted, key: str | None
+    ) -> None:
         """Bring children, forked of the nearest generation before it, to a moment; those that are there stay.
 
         Raises Diverged, leaving the first child and retiring the others; PartialFork where it went otherwise in one of
@@ -192,7 +201,7 @@ class Forks:
             try:
                 first.made = made = await self._make(ref, first, progress)
                 if made.divergence is None:
-                    failed = await self._give(ref, first, others)
+                    failed = await self._give(ref, first, others, count)
                     first.made = await self._named(made)
             except BaseException:
                 if key is None:
@@ -221,7 +230,9 @@ class Forks:
             return msgspec.structs.replace(made, ref=str(stands))
         return made
 
-    async def _give(self, ref: Ref, first: Environment, others: Sequence[Environment]) -> dict[str, StateforkError]:
+    async def _give(
+        self, ref: Ref, first: Environment, others: Sequence[Environment], count: Counted
+    ) -> dict[str, StateforkError]:
         """What the first child holds, to the others, which are parked; those that failed, which are retired.
 
         A page may hold what no snapshot carries. So each is looked at: one that does not look like the first is made as
@@ -234,8 +245,10 @@ class Forks:
         looked = await self._look(first)
         limiter = anyio.CapacityLimiter(self._kernel.settings.parallel_max)
         broken: list[BaseException] = []
+        given = 0
 
         async def give(other: Environment) -> None:
+            nonlocal given
             try:
                 async with limiter:
                     other.made = await self._given(ref, first, other, sealed, looked)
@@ -244,6 +257,8 @@ class Forks:
                         failed[other.name] = _diverged(ref, other.made, left=False)
             except Exception as error:  # noqa: BLE001 - raised again below, alone
                 broken.append(error)
+            given += 1
+            count(1 + given, 1 + len(others))
 
         async with anyio.create_task_group() as tasks:
             for other in others:

@@ -31,7 +31,7 @@ from statefork.adapters.interfaces.forking import Forks
 from statefork.adapters.interfaces.views import Cost, ProcessCost
 from statefork.adapters.interfaces.worlds import Progress
 from statefork.engine.capsule import Capsule, Phase
-from statefork.engine.collect import GcReport
+from statefork.engine.collect import Counted, GcReport, nobody_counts
 from statefork.engine.errors import ContractError, PartialFailure
 from statefork.engine.kernel import BulkResult, DrainPolicy, Kernel, Settings
 from statefork.engine.memory import process_pss
@@ -126,21 +126,27 @@ class Engine:
         key: str | None = None,
         snapshots: str | None = None,
         retention: str | None = None,
+        count: Counted = nobody_counts,
     ) -> list[Environment]:
         """Several at once; as many are bound as there are slots, the others when they are used.
 
-        Each succeeds or fails on its own: PartialFailure carries the names of those that are there, and the others'
-        errors. Raises LimitReached.
+        ``count``, here and below, is called with how many are done, and of how many. Each succeeds or fails on its own:
+        PartialFailure carries the names of those that are there, and the others' errors. Raises LimitReached.
         """
-        results = await self.kernel.create_each(names, key=key, choice=chosen(snapshots, retention))
+        results = await self.kernel.create_each(names, key=key, choice=chosen(snapshots, retention), count=count)
         _check_all("create", results)
         return [self.environment(result.env) for result in results]
 
     async def reset_many(
-        self, names: Sequence[str], *, drain: DrainPolicy | None = None, key: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        drain: DrainPolicy | None = None,
+        key: str | None = None,
+        count: Counted = nobody_counts,
     ) -> list[Moment]:
         """Several back to their origins at once; each succeeds or fails on its own (PartialFailure)."""
-        results = await self.kernel.reset_each(names, drain=drain, key=key)
+        results = await self.kernel.reset_each(names, drain=drain, key=key, count=count)
         return _check_all("reset", results)
 
     async def fork(
@@ -151,21 +157,22 @@ class Engine:
         names: Sequence[str] | None = None,
         key: str | None = None,
         progress: Played = nobody_plays,
+        count: Counted = nobody_counts,
     ) -> list[Environment]:
         """``n`` children that continue from a moment: the present (one snapshot for all), or any of the past.
 
         Where no generation was published at the moment, the recorded actions from the nearest one are carried out
         again, in the first child, and compared; the others continue from that. ``made`` of each child says how it went:
-        ``exact-observed``, or ``unverified`` with what could not be done again or compared.
-        Children are called ``<parent>-f1`` and so on unless ``names`` says otherwise; as many are bound as there are
-        slots, the others when they are used. Each succeeds or fails on its own: PartialFork carries the survivors'
-        names and the others' errors. A repetition with the same ``key`` returns the same children, and makes those
-        that had failed, of the same moment. ``progress`` is called with the number of actions and inputs that were
-        done again, and of all. Raises UnknownRef, LimitReached; Diverged where an action went otherwise this time: the
+        ``exact-observed``, or ``unverified`` with what could not be done again or compared. Children are called
+        ``<parent>-f1`` and so on unless ``names`` says otherwise; as many are bound as there are slots, the others when
+        they are used. Each succeeds or fails on its own: PartialFork carries the survivors' names and the others'
+        errors. A repetition with the same ``key`` returns the same children, and makes those that had failed, of the
+        same moment. ``progress`` is called with the number of actions and inputs that were done again, and of all;
+        ``count`` of children. Raises UnknownRef, LimitReached; Diverged where an action went otherwise this time: the
         first child is left as it was then, to be looked at, and the others are retired.
         """
         children = n if names is None else tuple(names)
-        return await self._forks.fork(as_ref(ref), children, key=key, progress=progress)
+        return await self._forks.fork(as_ref(ref), children, key=key, progress=progress, count=count)
 
     async def lend(self, ref: str | Ref | Moment, what_for: str, *, progress: Played = nobody_plays) -> Environment:
         """A child of a moment for the use of one command, which gives it back (:meth:`take_back`) at its end.
@@ -328,9 +335,9 @@ class Engine:
         await self.kernel.upkeep.mark(moment, text)
         return moment
 
-    async def gc(self) -> GcReport:
+    async def gc(self, count: Counted = nobody_counts) -> GcReport:
         """Remove what no environment reaches: orphans, and sealed versions of no generation."""
-        return await self.kernel.collect()
+        return await self.kernel.collect(count)
 
     async def cost(self) -> Cost:
         """Memory of the shared runtimes (PSS) and each environment's private bytes on disk."""
@@ -389,8 +396,8 @@ async def open_engine(
     Leaving parks every environment. ``slots``: how many are bound at once, all others being parked until they are used
     (``settings.max_slots`` says it by kind). ``journal``: the address of the journal where that is to be in a
     PostgreSQL database (``postgresql://user@host/database``) and not a file in the state directory; engines of several
-    directories may share it. ``progress`` is called with a fraction and a sentence while bases are built. Raises
-    ContractError, MissingDependency, StateLocked, JournalCorrupt, JournalUnavailable.
+    directories may share it. ``progress`` is called with a fraction and what is being done: building, starting,
+    recovering. Raises ContractError, MissingDependency, StateLocked, JournalCorrupt, JournalUnavailable.
     """
     chosen = with_slots(settings or Settings(), slots)
     async with assemble(contract, state=Path(state), settings=chosen, progress=progress, journal=journal) as assembled:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
 
 import msgspec
 
 from statefork.adapters.resources.process import Options as Private
 from statefork.adapters.resources.process import ProcessResource
+from statefork.adapters.resources.process.programs import why_not
 from statefork.engine.contract import PRIVATE_ADAPTER, Contract
 from statefork.engine.errors import ContractError, MissingDependency
 from statefork.engine.masks import Columned, Cookied
@@ -99,6 +101,26 @@ def _bad_private(contract: Contract, name: str) -> Iterator[Problem]:
         yield from error.problems
 
 
+def check_programs(contract: Contract, base_dir: Path | None) -> None:
+    """Raise ContractError, with the places, for programs of private backends that are not there or can't be run.
+
+    ``base_dir``: what the contract's paths are relative to; None: it is not made yet, and what lies there is not looked
+    at. Of what stands in for an adapter only where that can't be loaded here.
+    """
+    problems: list[Problem] = []
+    for name, spec in contract.resources.items():
+        private = bool(spec.private and unavailable(spec.adapter))
+        if private or spec.adapter == PRIVATE_ADAPTER:
+            problems += _bad_program(contract, name, base_dir, private=private)
+    if problems:
+        raise ContractError.of(problems)
+
+
+def _bad_program(contract: Contract, name: str, base_dir: Path | None, *, private: bool) -> Iterator[Problem]:
+    if why := why_not(contract.convert(name, Private, private=private), base_dir):
+        yield Problem(place=contract.place(name, "private.command" if private else "command"), message=why)
+
+
 def make_resources(contract: Contract, services: Services) -> dict[str, Resource]:
     """A resource object for each entry of the contract: by its adapter, or, where that can't be had, by what stands in.
 
@@ -131,6 +153,8 @@ def _made(contract: Contract, name: str, services: Services) -> Resource:
             if strategy is None or strategy.name != NONE:
                 return fine
             why, better = strategy.reason, strategy.faster
+    if problems := list(_bad_program(contract, name, services.base_dir, private=True)):
+        raise ContractError.of(problems)
     options = contract.convert(name, Private, private=True)
     host = spec.options.get("host")
     if not options.host and isinstance(host, str):  # the site is the same, however it is served

@@ -30,7 +30,7 @@ from statefork.adapters.interfaces.sync_environment import Environment, Evaluati
 from statefork.adapters.interfaces.views import Cost
 from statefork.adapters.interfaces.worlds import Progress
 from statefork.engine.capsule import Capsule
-from statefork.engine.collect import GcReport
+from statefork.engine.collect import Counted, GcReport, nobody_counts
 from statefork.engine.recovery import RecoveryReport
 from statefork.engine.refs import Ref
 from statefork.engine.settings import DrainPolicy, Settings
@@ -113,22 +113,29 @@ class Engine:
         key: str | None = None,
         snapshots: str | None = None,
         retention: str | None = None,
+        count: Counted = nobody_counts,
     ) -> list[Environment]:
         """Several at once; as many are bound as there are slots, the others when they are used.
 
-        Each succeeds or fails on its own: PartialFailure carries the names of those that are there, and the others'
-        errors. Raises LimitReached.
+        ``count``, here and below, is called in the engine's thread with how many are done, and of how many. Each
+        succeeds or fails on its own: PartialFailure carries the names of those that are there, and the others' errors.
+        Raises LimitReached.
         """
         made = self._calls.call(
-            lambda: self._engine.create_many(names, key=key, snapshots=snapshots, retention=retention)
+            lambda: self._engine.create_many(names, key=key, snapshots=snapshots, retention=retention, count=count)
         )
         return [self._held(one) for one in made]
 
     def reset_many(
-        self, names: Sequence[str], *, drain: DrainPolicy | None = None, key: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        drain: DrainPolicy | None = None,
+        key: str | None = None,
+        count: Counted = nobody_counts,
     ) -> list[Moment]:
         """Several back to their origins at once; each succeeds or fails on its own (PartialFailure)."""
-        return self._calls.call(lambda: self._engine.reset_many(names, drain=drain, key=key))
+        return self._calls.call(lambda: self._engine.reset_many(names, drain=drain, key=key, count=count))
 
     def fork(
         self,
@@ -138,6 +145,7 @@ class Engine:
         names: Sequence[str] | None = None,
         key: str | None = None,
         progress: Played = nobody_plays,
+        count: Counted = nobody_counts,
     ) -> list[Environment]:
         """``n`` children that continue from a moment: the present (one snapshot for all), or a published generation.
 
@@ -147,7 +155,8 @@ class Engine:
         that had failed, of the same moment. ``progress`` is called in the engine's thread. Raises UnknownRef,
         LimitReached; Diverged where a moment of the past that nobody sealed could not be made again as it was.
         """
-        children = self._calls.call(lambda: self._engine.fork(ref, n=n, names=names, key=key, progress=progress))
+        wanted: Any = {"n": n, "names": names, "key": key, "progress": progress, "count": count}
+        children = self._calls.call(lambda: self._engine.fork(ref, **wanted))
         return [self._held(child) for child in children]
 
     def lend(self, ref: str | Ref | Moment, what_for: str, *, progress: Played = nobody_plays) -> Environment:
@@ -270,9 +279,9 @@ class Engine:
         """Call a published generation something, which keeps it from being pruned; an empty text takes that away."""
         return self._calls.call(lambda: self._engine.mark(ref, text))
 
-    def gc(self) -> GcReport:
+    def gc(self, count: Counted = nobody_counts) -> GcReport:
         """Remove what no environment reaches: orphans, and sealed versions of no generation."""
-        return self._calls.call(self._engine.gc)
+        return self._calls.call(lambda: self._engine.gc(count))
 
     def cost(self) -> Cost:
         """Memory of the shared runtimes (PSS) and each environment's private bytes on disk."""

@@ -130,6 +130,41 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
     missing: str = ""  # what is needed to build it, and how to get it
 
 
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was done for a base, and how long that took."""
+
+    name: str
+    seconds: float
+
+
+class Parts:
+    """What is being done, with the time until something else is told. What comes again is added up."""
+
+    def __init__(self, progress: Progress, now: Callable[[], float] = time.monotonic) -> None:
+        self._progress = progress
+        self._now = now
+        self._took: dict[str, float] = {}
+        self._doing = ""
+        self._since = 0.0
+
+    def tell(self, fraction: float, text: str) -> None:
+        """As ``Progress``."""
+        now = self._now()
+        if self._doing:
+            self._took[self._doing] += now - self._since
+        self._took.setdefault(text, 0.0)
+        self._doing, self._since = text, now
+        self._progress(fraction, text)
+
+    def ended(self) -> tuple[Part, ...]:
+        """All that took a tenth of a second or more; the last ends now."""
+        if not self._doing:
+            return ()
+        self.tell(1.0, self._doing)
+        took = ((name, round(seconds, 1)) for name, seconds in self._took.items())
+        return tuple(Part(name=name, seconds=seconds) for name, seconds in took if seconds)
+
+
 class Base(msgspec.Struct, frozen=True, kw_only=True):
     """A world's base in the user's cache."""
 
@@ -137,6 +172,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     size_bytes: int
     seconds: float  # that building it took just now; 0: it was there
+    parts: tuple[Part, ...] = ()  # what that was made of, in the order in which they began
 
 
 def survey() -> list[Surveyed]:
@@ -144,7 +180,7 @@ def survey() -> list[Surveyed]:
     found = []
     for name, file in packaged_worlds().items():
         contract, _ = read_contract(file)
-        sites = tuple(sorted(_hosts(contract)))
+        sites = tuple(_hosts(contract))
         one = Surveyed(name=name, file=str(file), sites=sites)
         try:
             place = _build_module(contract).place()
@@ -176,9 +212,10 @@ def built(name: str, progress: Progress) -> Base:
         )
     module = _build_module(contract)
     was_there, began = module.place().is_dir(), time.monotonic()
-    place: Path = module.cached(progress)
-    seconds = 0.0 if was_there else round(time.monotonic() - began, 1)
-    return Base(name=contract.name, place=str(place), size_bytes=_size(place), seconds=seconds)
+    parts = Parts(progress)
+    place: Path = module.cached(parts.tell)
+    seconds, told = (0.0, ()) if was_there else (round(time.monotonic() - began, 1), parts.ended())
+    return Base(name=contract.name, place=str(place), size_bytes=_size(place), seconds=seconds, parts=told)
 
 
 def _size(place: Path) -> int:

@@ -248,6 +248,7 @@ class Truth:
         self._check_running(model, "park")
         if event.reason.startswith("could not be thawed"):  # it was bound, and nobody had been let in again
             model.content = copied(self.published[model.moment])
+            model.changed()  # what a daemon wrote into what was thawed already went with it
         kept = self.published[model.moment]
         if model.content != kept:
             self.fail("state", f"{model.env} was parked as {kept}, and held {model.content}: it is lost")

@@ -17,6 +17,7 @@ import sniffio
 from statefork.adapters.resources.memory import Call, MemoryResource, MemoryWorld, Options
 from statefork.engine.contract import Contract, parse_contract
 from statefork.engine.kernel import ActResult, DrainPolicy, Kernel, Settings, open_kernel
+from statefork.engine.lifecycle import Tell, nobody_listens
 from statefork.engine.ports import AdmissionRequest, Clock
 from statefork.engine.settings import SystemClock
 from statefork.journal.blobs import MemoryBlobs
@@ -105,6 +106,7 @@ class House:
         hook: Meddle | None = None,
         clock: Clock | None = None,
         keep: Hook | None = None,
+        tell: Tell = nobody_listens,
         check: bool = True,
         audited: bool = True,
     ) -> AsyncIterator[Kernel]:
@@ -123,6 +125,7 @@ class House:
                 settings=settings,
                 clock=clock or SystemClock(),
                 keep=keep,
+                tell=tell,
             ) as kernel:
                 yield kernel
             self.world.hook = None

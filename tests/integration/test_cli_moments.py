@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_cli import Commands, engine
+from tests.integration.test_cli import CONTRACT, Commands, engine
 
 
 @pytest.fixture
@@ -84,6 +84,12 @@ def test_an_environment_that_helped_does_not_give_its_name_to_moments(tmp_path: 
         file = tmp_path / "a.statefork"
         assert commands.json("export", "a", "--at", "a#3", "-o", str(file))["ref"] == "a#3"
         assert commands("import", str(file)).startswith("a-i1@2 holds what a#3 held")
+        whole = file.read_bytes()
+        said = commands("export", "a", "-o", str(file), status=2)
+        assert said == f"error[usage]: {file} is there already. Choose another name, or write over it with --force\n"
+        assert file.read_bytes() == whole
+        assert commands.json("export", "a", "-o", str(file), "--force")["ref"] != "a#3"
+        assert file.read_bytes() != whole
 
 
 def test_what_a_mark_needs_is_taught(tmp_path: Path, commands: Commands) -> None:
@@ -95,3 +101,28 @@ def test_what_a_mark_needs_is_taught(tmp_path: Path, commands: Commands) -> None
             "A mark is put on a generation: `statefork fork 'a#1'`, `statefork snapshot` of the child"
         )
         assert commands.json("mark", "a#9", "hello", status=2)["error"]["hint"] == "The last moment is a#2"
+
+
+SITE = """
+[resources.%s]
+adapter = "process"
+command = "{python} -m http.server {port} --bind 127.0.0.1"
+host = "%s"
+"""
+
+
+def test_bisect_names_every_site_in_the_contracts_order(tmp_path: Path, commands: Commands) -> None:
+    sites = [("wiki", "wiki.example"), ("zoo", "my-zoo.example:8080"), ("archive", "archive.example")]
+    with engine(tmp_path, commands.state, CONTRACT + "".join(SITE % site for site in sites)):
+        made = commands.json("create", "a")
+        hosts = [host for _, host in sites]
+        assert list(made["sites"]) == hosts
+        add(commands, "a", 1)
+        told = tmp_path / "told"
+        found = commands.json("bisect", "a#0", "a", "--check", f'env >> {told}; test "$STATEFORK_REF" = "a#0"')
+        assert found["first"] == "a#1"
+    (env,) = [dict(line.partition("=")[::2] for line in told.read_text().splitlines() if "STATEFORK_S" in line)]
+    names = ["WIKI_EXAMPLE", "MY_ZOO_EXAMPLE_8080", "ARCHIVE_EXAMPLE"]
+    assert env["STATEFORK_SITE"] == env["STATEFORK_SITE_WIKI_EXAMPLE"]
+    assert {name for name in env if name.startswith("STATEFORK_SITE_")} == {f"STATEFORK_SITE_{name}" for name in names}
+    assert len({env[f"STATEFORK_SITE_{name}"] for name in names}) == len(sites)

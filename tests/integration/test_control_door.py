@@ -17,13 +17,14 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from statefork.adapters.interfaces import accepting
+from statefork.adapters.interfaces import accepting, background
 from statefork.adapters.interfaces.control import connection as connections
 from statefork.adapters.interfaces.control import protocol, server
 from statefork.adapters.interfaces.control.address import socket_path
-from statefork.adapters.interfaces.control.client import Control, NoEngine, engine_runs
+from statefork.adapters.interfaces.control.client import Control, EngineDeaf, Held, NoEngine, engine_runs, held
 from statefork.adapters.interfaces.control.server import serve_control
 from statefork.adapters.interfaces.python import Engine, open_engine
+from statefork.adapters.resources.memory_world import Call
 from tests.integration.gateway_rig import open_rig
 
 pytestmark = pytest.mark.anyio
@@ -252,3 +253,72 @@ async def test_what_was_made_for_a_client_goes_with_it(
             while [one.name for one in engine.environments()] != ["a"]:
                 await anyio.lowlevel.checkpoint()
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_how_many_children_there_are_is_told_while_they_are_made(tmp_path: Path) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        async with served(tmp_path) as engine, anyio.create_task_group() as tasks:
+            await engine.create("a")
+            world = engine.kernel.resources["page"].world  # type: ignore[attr-defined]  # the memory adapter's
+            go_on = anyio.Event()
+            bound = 0
+
+            async def hold(call: Call) -> None:
+                nonlocal bound
+                if (call.method, call.when) == ("bind", "before"):
+                    bound += 1
+                    if bound > 2:
+                        await go_on.wait()
+
+            world.hook = hold
+            request = protocol.Fork(ref="a", n=4, task="the fork")
+            answered: list[dict[str, Any]] = []
+
+            async def fork() -> None:
+                answered.append(await ask(engine.state, "fork", request))
+
+            tasks.start_soon(fork)
+            told: dict[str, Any] = {}
+            while told.get("detail") != "2 of 4 children":
+                told = await ask(engine.state, "progress", protocol.Watched(task="the fork"))
+            assert (told["doing"], told["fraction"]) == ("making children of a", 0.5)
+            go_on.set()
+        assert len(answered[0]["children"]) == 4
+
+
+class WaitedEnough(Exception):
+    """What ends the waiting."""
+
+
+def enough(_seconds: float, _doing: str) -> None:
+    raise WaitedEnough
+
+
+async def test_an_engine_that_closes_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes.toml").write_text(CONTRACT)
+    state = tmp_path / "state"
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *told: signals.append(told))
+    seen: list[Held | None] = []
+
+    async def look(call: Call) -> None:
+        if (call.method, call.when) == ("unbind", "before"):
+            seen.append(held(state))
+
+    with anyio.fail_after(PATIENCE_S):
+        async with open_engine(tmp_path / "notes.toml", state=state) as engine:
+            await engine.create("a")
+            assert held(state) == Held(os.getpid(), takes_commands=False)
+            async with serve_control(engine):
+                assert held(state) == Held(os.getpid(), takes_commands=True)
+            with pytest.raises(EngineDeaf, match="an engine that is closing and takes no commands") as told:
+                await ask(state, "status", protocol.Status())
+            assert told.value.hint.startswith("Wait until it has parked its environments and ended")
+            with pytest.raises(WaitedEnough):
+                await anyio.to_thread.run_sync(background.stop, state, enough)
+            assert signals == [], "told a second time to close, it would give up on parking"
+        async with open_engine(tmp_path / "notes.toml", state=state) as engine:
+            await engine.create("b")
+            engine.kernel.resources["page"].world.hook = look  # type: ignore[attr-defined]  # the memory adapter's
+    assert seen == [Held(os.getpid(), takes_commands=False, closing=True)]
+    assert held(state) is None

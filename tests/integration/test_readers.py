@@ -20,7 +20,7 @@ import pytest
 from statefork import sync
 from statefork.adapters.interfaces.cli.main import invoke
 from statefork.adapters.interfaces.control.address import SOCKET_NAME
-from statefork.journal.lock import holder_of, owner_of
+from statefork.journal.lock import Holder, holder_of, owner_of
 from statefork.journal.store import JOURNAL_NAME
 from tests.integration.test_cli import engine, read_line
 
@@ -124,7 +124,7 @@ def test_an_engine_of_somebody_else_is_seen_and_answers_to_nobody_else(tmp_path:
     with engine(tmp_path, state) as running:
         told(state, "create shop")
         assert running.process is not None
-        assert holder_of(state) == running.process.pid
+        assert holder_of(state) == Holder(running.process.pid, closing=False)
         with mode(state / SOCKET_NAME, 0o000):
             assert all("serving" in text for text in told(state, "ls", "show shop"))
             (refused,) = told(state, "create other", status=2)

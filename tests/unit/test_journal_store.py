@@ -27,7 +27,7 @@ from statefork.journal.errors import (
     StateMissing,
 )
 from statefork.journal.eventfile import EventFile
-from statefork.journal.lock import StateLock
+from statefork.journal.lock import Holder, StateLock, holder_of, tell_closing
 from statefork.journal.schema import VIEWS
 from statefork.journal.sqlite import open_sqlite_journal
 from statefork.journal.store import open_state
@@ -108,8 +108,14 @@ def test_the_lock_ends_with_its_holder_and_not_with_its_file(tmp_path: Path) -> 
     assert (tmp_path / "lock").read_text().strip().isdecimal()  # of the dead
     with StateLock(tmp_path):
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
-        with pytest.raises(StateLocked), StateLock(tmp_path):
+        with pytest.raises(StateLocked, match="is open in this program already") as locked, StateLock(tmp_path):
             pass
+        assert "close that first" in locked.value.hint
+        tell_closing(tmp_path)
+        assert holder_of(tmp_path) == Holder(os.getpid(), closing=True)
+        with pytest.raises(StateLocked, match=f"by process {os.getpid()}, which is closing") as locked:
+            StateLock(tmp_path).__enter__()
+        assert (locked.value.facts["pid"], locked.value.hint[:10]) == (os.getpid(), "Wait until")
     assert (tmp_path / "lock").read_text() == ""
     with (tmp_path / "lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -46,6 +46,7 @@ def export(
     secrets: Annotated[
         bool, typer.Option("--secrets", help="Keep Authorization headers and the like of recorded requests.")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there already.")] = False,
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,11 +54,14 @@ def export(
 
     The file has its history, its sealed databases, files and profiles, and what was seen. It has no passwords of
     databases and no Authorization headers; it has the cookies and the data of the environment's own applications, so
-    give it to those who may see these. It is there when it is whole, and not before.
+    give it to those who may see these. It is there when it is whole, and not before; what is there already is replaced
+    only with --force.
     """
     out = Out(as_json=as_json)
     if at is not None and parse_ref(at).env != env:
         raise UsageError(f"--at {at} is no moment of {env}", hint=f"Write a ref of {env}, such as {env}@2")
+    if output.exists() and not force:
+        raise UsageError(f"{output} is there already", hint="Choose another name, or write over it with --force")
     request = Export(
         ref=at or env, path=str(output.absolute()), ends=ends, base=not without_base, secrets=secrets, task=a_task()
     )

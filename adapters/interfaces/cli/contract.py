@@ -79,8 +79,10 @@ def check(
     Exit status: 0 nothing is wrong or missing, 1 something is: it is listed, 2 a file can't be read.
     """
     from statefork.adapters.interfaces.contracts.checking import check_contract
+    from statefork.adapters.interfaces.contracts.kinds import check_kinds
 
     out = Out(as_json=as_json)
+    check_kinds(Path(contract), tasks)
     found = check_contract(contract, tasks, _sites(site or []))
     out.data(
         {
@@ -147,9 +149,11 @@ def derive(
     Exit status: 0 written to standard output, 2 the file can't be read.
     """
     from statefork.adapters.interfaces.contracts.deriving import entries, name_of, text_of
+    from statefork.adapters.interfaces.contracts.kinds import check_kinds
     from statefork.adapters.interfaces.contracts.reading import read_tasks
 
     out = Out(as_json=as_json)
+    check_kinds(None, tasks)
     found = read_tasks(tasks)
     above = [f"A first contract for {counted(found.count, 'task')} of {tasks.name}: fill in what says FILL IN, then"]
     above += [f"statefork contract check THIS --tasks {tasks.name}"]
@@ -210,8 +214,10 @@ def discover(
     """
     from statefork.adapters.interfaces.contracts.discovering import Wish
     from statefork.adapters.interfaces.contracts.discovering import discover as watched
+    from statefork.adapters.interfaces.contracts.kinds import check_kinds
 
     out = Out(as_json=as_json)
+    check_kinds(Path(contract), None)
     with (
         tempfile.TemporaryDirectory(prefix="statefork-discover-") as folder,
         out.progress(f"opening {contract}") as bar,

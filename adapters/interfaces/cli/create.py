@@ -18,6 +18,7 @@ from statefork.adapters.interfaces.cli.options import (
 )
 from statefork.adapters.interfaces.cli.output import Out, ref_text
 from statefork.adapters.interfaces.cli.sentences import counted
+from statefork.adapters.interfaces.cli.watching import a_task, watched
 from statefork.adapters.interfaces.control.protocol import Create, CreateMany
 
 EXAMPLES = """
@@ -55,9 +56,8 @@ def create(
             ask(state, out, "create", Create(name=name[0], key=key, snapshots=snapshots, retention=retention))
         ]
     else:
-        answer = ask(
-            state, out, "create-many", CreateMany(names=name, key=key, snapshots=snapshots, retention=retention)
-        )
+        request = CreateMany(names=name, key=key, snapshots=snapshots, retention=retention, task=a_task())
+        answer = watched(state, out, "create-many", request, request.task)
         answers = cast("list[dict[str, Any]]", answer["created"])
     for one in answers:
         say_ready(out, one)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -270,24 +270,31 @@ def _beside(state: Path) -> Iterator[Path]:
 
 
 def _adapters(contract: str, state: Path) -> Iterator[Finding]:
-    from statefork.adapters.interfaces.registry import make_resources
+    from statefork.adapters.interfaces.registry import check_programs, make_resources
     from statefork.adapters.interfaces.worlds import read_contract
     from statefork.engine.contract import check_bases
-    from statefork.engine.errors import ContractError
     from statefork.engine.ports import Services
 
     parsed, file = read_contract(contract)
-    try:
-        if parsed.build is None:
-            check_bases(parsed, file.parent)
-    except ContractError as error:
-        for problem in error.problems:
-            yield Finding(what="base", grade="missing", found=str(problem), advice=error.hint)
+    there = file.parent if parsed.build is None else None
+    yield from _refused("program", lambda: check_programs(parsed, there))
+    if there is not None:
+        yield from _refused("base", lambda: check_bases(parsed, there))
     with _beside(state) as folder:
         _bring_measurements(state, folder)
         services: Any = Services(state=folder, journal="doctor", blobs=None, base_dir=file.parent)
         for name, resource in make_resources(parsed, services).items():
             yield _finding(f"{name} ({resource.adapter})", resource.strategy())
+
+
+def _refused(what: str, check: Callable[[], None]) -> Iterator[Finding]:
+    from statefork.engine.errors import ContractError
+
+    try:
+        check()
+    except ContractError as error:
+        for problem in error.problems:
+            yield Finding(what=what, grade="missing", found=str(problem), advice=error.hint)
 
 
 def _bring_measurements(state: Path, folder: Path) -> None:

@@ -19,6 +19,7 @@ from statefork.adapters.interfaces.cli.options import (
     ask,
 )
 from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.cli.watching import a_task, watched
 from statefork.adapters.interfaces.control.protocol import Drained, Named, ResetMany, Restore, Retire
 from statefork.engine.refs import parse_ref
 
@@ -79,7 +80,8 @@ def reset(
     if len(env) == 1:
         answers = [ask(state, out, "reset", Drained(env=env[0], then=then, deadline_s=deadline, key=key))]
     else:
-        answer = ask(state, out, "reset-many", ResetMany(envs=env, then=then, deadline_s=deadline, key=key))
+        request = ResetMany(envs=env, then=then, deadline_s=deadline, key=key, task=a_task())
+        answer = watched(state, out, "reset-many", request, request.task)
         answers = cast("list[dict[str, object]]", answer["reset"])
     for one in answers:
         out.say(f"{one['ref']} holds what its origin held")

@@ -62,7 +62,10 @@ def ls(state: StateOption = STATE, as_json: JsonOption = False) -> None:
 
 
 def build(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Install what a world needs, seed it, and keep its base: once for each recipe. Needs no engine."""
+    """Install what a world needs, seed it, and keep its base: once for each recipe; how long each part of that took.
+
+    Needs no engine.
+    """
     from statefork.adapters.interfaces.worlds import built
 
     out = Out(as_json=as_json)
@@ -70,6 +73,8 @@ def build(name: NameArgument, as_json: JsonOption = False) -> None:
         base = built(name, bar.tell)
     out.data(msgspec.to_builtins(base))
     how = f"built in {base.seconds:.0f} s" if base.seconds else "was built already"
+    if base.parts:
+        out.table(("what was done", "seconds>"), [(part.name, f"{part.seconds:.1f}") for part in base.parts])
     out.say(f"{base.name}: {how}, {show_size(base.size_bytes)} in {base.place}", "bold green")
     out.say(f"Next: statefork world up {name}")
 
@@ -141,5 +146,5 @@ def _named(name: str) -> str:
     return str(Path(name).resolve()) if Path(name).is_file() else name
 
 
-def _waiting(bar: Bar, what: str) -> Callable[[float], None]:
-    return lambda seconds: bar.tell(min(0.95, seconds / (seconds + 10)), what)
+def _waiting(bar: Bar, what: str) -> Callable[[float, str], None]:
+    return lambda seconds, doing: bar.tell(min(0.95, seconds / (seconds + 10)), doing or what)

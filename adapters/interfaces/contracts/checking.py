@@ -9,7 +9,7 @@ import msgspec
 
 from statefork.adapters.interfaces.contracts.covering import MISSING, Covered, cover, hosts, to_fill_in
 from statefork.adapters.interfaces.contracts.reading import Tasks, read_tasks
-from statefork.adapters.interfaces.registry import check_options, unavailable
+from statefork.adapters.interfaces.registry import check_options, check_programs, unavailable
 from statefork.adapters.interfaces.worlds import read_contract
 from statefork.adapters.resources.process import Options as ProcessOptions
 from statefork.engine.contract import PRIVATE_ADAPTER, Contract, check_bases
@@ -73,12 +73,27 @@ def _covered(checked: Checked, parsed: Contract, wanted: Tasks | None, sites: Ma
 
 def _refused(contract: Contract, file: Path) -> Iterator[str]:
     """What opening would refuse."""
+    there = file.parent if contract.build is None else None
+    filled_in = not any(to_fill_in(contract))
     try:
         check_options(contract)
-        if contract.build is None:
-            check_bases(contract, file.parent)
     except ContractError as error:
-        yield from map(str, error.problems) if error.problems else (error.message,)
+        yield from _told(error)
+        return
+    if there is not None:
+        try:
+            check_bases(contract, there)
+        except ContractError as error:
+            yield from _told(error)
+    if filled_in:
+        try:
+            check_programs(contract, there)
+        except ContractError as error:
+            yield from _told(error)
+
+
+def _told(error: ContractError) -> tuple[str, ...]:
+    return tuple(map(str, error.problems)) if error.problems else (error.message,)
 
 
 def _dependencies(contract: Contract) -> Iterator[Problem]:

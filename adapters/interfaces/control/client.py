@@ -29,7 +29,7 @@ class NoEngine(StateforkError):
 
 
 class EngineDeaf(StateforkError):
-    """A process has the state directory open and takes no commands: an engine within a program, or one that starts."""
+    """A process has the state directory open and takes no commands: it starts, closes, or is a program's own engine."""
 
     code = "engine_deaf"
 
@@ -67,20 +67,32 @@ class Held(NamedTuple):
 
     pid: int | None  # None: that can't be seen
     takes_commands: bool
+    closing: bool = False
 
     def __str__(self) -> str:
         if self.takes_commands:
             return "an engine runs"
+        if self.closing:
+            return f"open in process {self.pid}, an engine that is closing and takes no commands any more"
         return f"open in process {self.pid}, which takes no commands (an engine within a program, or one that starts)"
+
+    @property
+    def hint(self) -> str:
+        """What to do about one that takes no commands."""
+        if self.closing:
+            return "Wait until it has parked its environments and ended, then start one again"
+        return "Use the engine there, wait until it has started, or end it"
 
 
 def held(state: Path) -> Held | None:
     """Who has a state directory open, by its lock and its control socket; None: nobody, as far as this user sees."""
-    pid = None
+    holder = None
     with suppress(PermissionError):
-        pid = holder_of(state)
-    takes_commands = engine_runs(state)
-    return Held(pid, takes_commands) if takes_commands or pid is not None else None
+        holder = holder_of(state)
+    closing = holder is not None and holder.closing
+    takes_commands = not closing and engine_runs(state)
+    pid = holder.pid if holder is not None else None
+    return Held(pid, takes_commands, closing) if takes_commands or pid is not None else None
 
 
 def _knock(state: Path) -> int:
@@ -177,10 +189,10 @@ class Control:
         if holder is None:
             return self._nobody()
         return EngineForeign(
-            f"the engine on {self._state} (process {holder}) answers only to the user who started it",
+            f"the engine on {self._state} (process {holder.pid}) answers only to the user who started it",
             hint=f"{self._as_owner()}. Reading is possible meanwhile: ls, log, show, audit",
             state=str(self._state),
-            pid=holder,
+            pid=holder.pid,
         )
 
     def _as_owner(self) -> str:
@@ -189,13 +201,13 @@ class Control:
 
     def _nobody(self) -> StateforkError:
         with suppress(PermissionError):
-            if (pid := holder_of(self._state)) is not None:
+            if (holder := holder_of(self._state)) is not None:
+                there = Held(holder.pid, takes_commands=False, closing=holder.closing)
                 return EngineDeaf(
-                    f"the state directory {self._state} is {Held(pid, takes_commands=False)}",
-                    hint="Use the engine there, wait until it has started, or end it; reading is possible meanwhile: "
-                    "ls, log, show, audit",
+                    f"the state directory {self._state} is {there}",
+                    hint=f"{there.hint}; reading is possible meanwhile: ls, log, show, audit",
                     state=str(self._state),
-                    pid=pid,
+                    pid=holder.pid,
                 )
         why = "" if self._state.is_dir() else f" ({errno.errorcode[errno.ENOENT]}: there is no such directory)"
         return NoEngine(

@@ -41,11 +41,12 @@ class Create(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CreateMany(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Several new environments."""
+    """Several new environments. ``task``, here and below: a name under which ``progress`` tells how far it is."""
 
     names: list[str]
     snapshots: str | None = None
     retention: str | None = None
+    task: str | None = None
 
 
 class Act(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +86,7 @@ class ResetMany(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     envs: list[str]
     then: Then | None = None
     deadline_s: float | None = None
+    task: str | None = None
 
 
 class Keep(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,7 +126,7 @@ class Restore(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Fork(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Children of a moment; without names they get some. ``task``: a name under which ``progress`` tells how far the
-    making of the moment is.
+    making of the moment, and of the children, is.
 
     ``lent``: for what one child, with a name of the engine's choice, is lent, which is retired when the connection ends
     on which it was asked for, however that comes to pass."""
@@ -218,13 +220,15 @@ class Import(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Watched(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far an export, an import, a replay or the making of a moment is."""
+    """How far that is which was asked for with this ``task``."""
 
     task: str
 
 
-class Nothing(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A verb that needs nothing: gc."""
+class Collect(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Remove what nothing reaches. ``task``: a name under which ``progress`` tells how far it is."""
+
+    task: str | None = None
 
 
 class ReplayDropped(StateforkError):

@@ -26,6 +26,7 @@ from statefork.adapters.interfaces.gateway.refusals import Refused
 from statefork.adapters.interfaces.gateway.wire import Gone
 from statefork.adapters.interfaces.python import Engine
 from statefork.journal.errors import BlobMissing, StateforkError
+from statefork.journal.lock import tell_closing
 
 _log = logging.getLogger(__name__)
 
@@ -163,6 +164,7 @@ async def serve_control(engine: Engine) -> AsyncIterator[Path]:
                 try:
                     yield path
                 finally:
+                    tell_closing(engine.state)
                     door.closing.set()
         finally:
             path.unlink(missing_ok=True)

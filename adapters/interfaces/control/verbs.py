@@ -137,7 +137,14 @@ async def _create(engine: Engine, asked: ask.Create) -> dict[str, Any]:
 
 async def _create_many(engine: Engine, asked: ask.CreateMany) -> dict[str, Any]:
     snapshots, retention = said(asked.snapshots), said(asked.retention)
-    made = await engine.create_many(asked.names, key=asked.key, snapshots=snapshots, retention=retention)
+    with counting(asked.task) as counted:
+        made = await engine.create_many(
+            asked.names,
+            key=asked.key,
+            snapshots=snapshots,
+            retention=retention,
+            count=counted("making environments", "environments"),
+        )
     return {"created": [described(env) for env in made]}
 
 
@@ -169,7 +176,9 @@ async def _reset(engine: Engine, asked: ask.Drained) -> dict[str, Any]:
 
 
 async def _reset_many(engine: Engine, asked: ask.ResetMany) -> dict[str, Any]:
-    moments = await engine.reset_many(asked.envs, drain=_policy(engine, asked), key=asked.key)
+    with counting(asked.task) as counted:
+        count = counted("resetting", "environments")
+        moments = await engine.reset_many(asked.envs, drain=_policy(engine, asked), key=asked.key, count=count)
     return {"reset": [_moment(moment) for moment in moments]}
 
 
@@ -180,8 +189,15 @@ async def _restore(engine: Engine, asked: ask.Restore) -> dict[str, Any]:
 
 
 async def _fork(engine: Engine, asked: ask.Fork) -> dict[str, Any]:
-    with counting(asked.task, f"making {asked.ref}") as progress:
-        born = await engine.fork(asked.ref, n=asked.n, names=asked.names or None, key=asked.key, progress=progress)
+    with counting(asked.task) as counted:
+        born = await engine.fork(
+            asked.ref,
+            n=asked.n,
+            names=asked.names or None,
+            key=asked.key,
+            progress=counted(f"making {asked.ref}", "steps"),
+            count=counted(f"making children of {asked.ref}", "children"),
+        )
     stands = _stands(engine, parse_ref(asked.ref))
     return {"children": [{**_born(env), "stands": stands if env.made is None else None} for env in born]}
 
@@ -205,8 +221,8 @@ def _stands(engine: Engine, ref: Ref) -> str | None:
 
 async def lent(engine: Engine, asked: ask.Fork) -> dict[str, Any]:
     """A child of a moment, for one command."""
-    with counting(asked.task, f"making {asked.ref}") as progress:
-        child = await engine.lend(asked.ref, asked.lent, progress=progress)
+    with counting(asked.task) as counted:
+        child = await engine.lend(asked.ref, asked.lent, progress=counted(f"making {asked.ref}", "steps"))
     return _born(child)
 
 
@@ -239,9 +255,14 @@ async def _activate(engine: Engine, asked: ask.Named) -> dict[str, Any]:
 
 
 async def _replay(engine: Engine, asked: ask.Replay) -> dict[str, Any]:
-    with counting(asked.task, f"replaying {asked.ref}") as progress, stepped(asked) as on_step:
+    with counting(asked.task) as counted, stepped(asked) as on_step:
         result = await engine.replay(
-            asked.ref, start=asked.start, keep=asked.keep, states=asked.states, progress=progress, on_step=on_step
+            asked.ref,
+            start=asked.start,
+            keep=asked.keep,
+            states=asked.states,
+            progress=counted(f"replaying {asked.ref}", "steps"),
+            on_step=on_step,
         )
     return _compared(result)
 
@@ -285,8 +306,10 @@ def _made(result: RolloutResult) -> dict[str, Any]:
     return plain
 
 
-async def _gc(engine: Engine, asked: ask.Nothing) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(await engine.gc())
+async def _gc(engine: Engine, asked: ask.Collect) -> dict[str, Any]:
+    with counting(asked.task) as counted:
+        found = await engine.gc(counted("removing what nothing reaches", "things"))
+    plain: dict[str, Any] = msgspec.to_builtins(found)
     return plain
 
 
@@ -329,5 +352,5 @@ VERBS: dict[str, Verb] = {
     "keep": Verb(ask.Keep, keep),
     "prune": Verb(ask.Prune, _prune),
     "mark": Verb(ask.Mark, _mark),
-    "gc": Verb(ask.Nothing, _gc),
+    "gc": Verb(ask.Collect, _gc),
 }

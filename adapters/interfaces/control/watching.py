@@ -21,31 +21,36 @@ class Told(NamedTuple):
 _told: dict[str, Told] = {}
 
 
+Count = Callable[[int, int], None]
+"""Called with how many are done, and of how many."""
+
+
 @contextmanager
 def telling(task: str | None) -> Iterator[Callable[[float, str], None]]:
     """A callback for what is under way in the body: a fraction, and what is being done."""
-
-    def tell(fraction: float, doing: str) -> None:
-        if task is not None:
-            _told[task] = Told(fraction, doing)
-
-    try:
-        yield tell
-    finally:
-        if task is not None:
-            _told.pop(task, None)
+    with _watched(task) as tell:
+        yield lambda fraction, doing: tell(Told(fraction, doing))
 
 
 @contextmanager
-def counting(task: str | None, doing: str) -> Iterator[Callable[[int, int], None]]:
-    """The same for steps: how many are done, and of how many."""
+def counting(task: str | None) -> Iterator[Callable[[str, str], Count]]:
+    """The same for what is counted: makes a callback of what is being done and of what is counted ("steps")."""
+    with _watched(task) as tell:
 
-    def count(done: int, of: int) -> None:
+        def counted(doing: str, what: str) -> Count:
+            return lambda done, of: tell(Told(done / max(of, 1), doing, f"{done} of {of} {what}"))
+
+        yield counted
+
+
+@contextmanager
+def _watched(task: str | None) -> Iterator[Callable[[Told], None]]:
+    def tell(told: Told) -> None:
         if task is not None:
-            _told[task] = Told(done / max(of, 1), doing, f"{done} of {of} steps")
+            _told[task] = told
 
     try:
-        yield count
+        yield tell
     finally:
         if task is not None:
             _told.pop(task, None)

@@ -11,6 +11,7 @@ from statefork.adapters.resources.postgres.cloning import INVALID, Cloner
 from statefork.adapters.resources.postgres.connecting import Admin
 from statefork.adapters.resources.postgres.making import Making
 from statefork.adapters.resources.postgres.naming import Names
+from statefork.adapters.resources.postgres.together import each
 
 
 def databases(admin: Admin, names: Names) -> dict[str, bool]:
@@ -23,8 +24,7 @@ def sweep(admin: Admin, names: Names, cloner: Cloner, needed: Callable[[str], bo
     """Remove what no record names, and what is broken whoever names it; the names of what went."""
     there = databases(admin, names)
     gone = [name for name, whole in there.items() if not (whole and needed(name))]
-    for name in gone:
-        cloner.drop(name)
+    each(gone, cloner.drop)
     for (role,) in admin.rows("SELECT rolname FROM pg_roles"):
         if names.is_ours(role) and (role not in there or role in gone):
             cloner.drop_role(role)
@@ -54,6 +54,4 @@ def remove_orphan_directories(admin: Admin, data: Path, making: Making) -> list[
 
 def remove_broken(admin: Admin, names: Names, cloner: Cloner) -> None:
     """Finish removals that were interrupted."""
-    for name, whole in databases(admin, names).items():
-        if not whole:
-            cloner.drop(name)
+    each((name for name, whole in databases(admin, names).items() if not whole), cloner.drop)

@@ -16,9 +16,10 @@ import psycopg
 
 from statefork.adapters.resources.postgres.cloning import Cloner
 from statefork.adapters.resources.postgres.roles import Opened
+from statefork.adapters.resources.postgres.together import TOGETHER_MAX, each
 from statefork.journal.errors import StateforkError
 
-GARBAGE_MAX = 32  # databases that wait to be removed; whoever brings more waits for its own
+GARBAGE_MAX = 32  # databases that wait to be removed; whoever brings more waits until some are
 EXPECTED_MAX = 4  # branches that were expected and that nobody took
 REST_S = 0.05  # who took a branch enters it next, and would wait for the disk beside the making of another one
 _logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Workshop:
         with self._changed:
             thread, self._thread = self._thread, None
             self._stopping = True
-            self._changed.notify_all()
+            self._changed.notify_all()  # who waits for room removes its own
         if thread is not None:
             thread.join()
         self._source = ""
@@ -64,8 +65,7 @@ class Workshop:
         left = [*(opened.database for opened in made), *self._garbage]
         for held in (self._pool, self._ready, self._garbage, self._expected):
             held.clear()
-        for database in left:
-            self._remove(database)
+        each(left, self._remove)
 
     def keep(self, source: str, wanted: int) -> None:
         """Have so many branches of a version ready; those of another one go."""
@@ -129,7 +129,8 @@ class Workshop:
     def remove(self, database: str) -> None:
         """Remove a database and its role, soon."""
         with self._changed:
-            if self._thread is not None and len(self._garbage) < GARBAGE_MAX:
+            self._changed.wait_for(lambda: self._thread is None or len(self._garbage) < GARBAGE_MAX)
+            if self._thread is not None:
                 self._garbage.append(database)
                 self._changed.notify_all()
                 return
@@ -170,11 +171,17 @@ class Workshop:
                 elif self._is_short():
                     self._making = self._source
                 version, database = self._making, self._copying
-                garbage = "" if version else self._garbage.popleft()
+                garbage = [] if version else self._some_garbage()
             if version:
                 self._make(version, database)
             else:
-                self._remove(garbage)
+                each(garbage, self._remove)
+
+    def _some_garbage(self) -> list[str]:
+        """As much as goes at once."""
+        found = [self._garbage.popleft() for _ in range(min(TOGETHER_MAX, len(self._garbage)))]
+        self._changed.notify_all()  # there is room for more
+        return found
 
     def _make(self, version: str, database: str) -> None:
         try:

@@ -70,14 +70,14 @@ base = "exports"
 
 [resources.shopping]
 adapter = "process"
-command = "serve {port} {orders.name}"
+command = "sh serve {port} {orders.name}"
 host = "shop.example"
 depends_on = ["orders"]
 
 [resources.wiki]
 adapter = "mediawiki"
 host = "wiki.example"
-private = { command = "serve-wiki {port}" }
+private = { command = "sh serve-wiki {port}" }
 
 [resources.browser]
 adapter = "browser"
@@ -179,8 +179,10 @@ def test_a_contract_that_keeps_all_is_good(file: Path, capsys: pytest.CaptureFix
     [
         ('adapter = "browser"', 'adapter = "memory"', "unknown key 'external'"),
         ('depends_on = ["orders"]', "", "{orders.…} is of a resource that is not among depends_on"),
-        ("serve {port} {orders.name}", "FILL IN", "is still to be filled in"),
+        ("sh serve {port} {orders.name}", "FILL IN", "is still to be filled in"),
         ('base = "exports"', 'base = "nowhere"', "there is nothing at"),
+        ("sh serve {port}", "no-such-program {port}", "there is no program 'no-such-program' in"),
+        ("sh serve-wiki {port}", "/bin {port}", "'/bin' is a directory, and no program"),
         ('depends_on = ["shopping", "wiki"]', 'depends_on = ["shoping"]', "did you mean 'shopping'"),
     ],
 )
@@ -257,3 +259,20 @@ def test_a_contract_that_is_not_there_can_not_be_checked(tmp_path: Path, capsys:
 )
 def test_a_databases_name_is_found_in_how_it_is_reached(text: str, name: str) -> None:
     assert database_name(text) == name
+
+
+def test_files_the_wrong_way_round_are_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    contract, as_json = file.with_name("shop.toml"), file.with_name("shop.json")
+    contract.write_text(CONTRACT)
+    as_json.write_text(json.dumps({"contract": {"name": "shop"}, "resources": {"page": {"adapter": "memory"}}}))
+    told = {
+        ("check", str(file), "--tasks", str(contract)): f"check {contract} --tasks {file}",
+        ("check", str(file)): f"derive {file}, or statefork contract check CONTRACT --tasks {file}",
+        ("check", str(contract), "--tasks", str(as_json)): f"Did you mean: statefork contract check {as_json}",
+        ("derive", str(contract)): f"{contract} is a contract, and no task file",
+        ("derive", str(as_json)): f"{as_json} is a contract, and no task file",
+        ("discover", str(file), "--run", "true"): f"{file} is a task file, and no contract",
+    }
+    for words, said in told.items():
+        assert invoke(["contract", *words]) == 2
+        assert said in capsys.readouterr().err, words
