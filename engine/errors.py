@@ -6,6 +6,7 @@ The journal's own faults live in :mod:`statefork.journal.errors` and share the r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from statefork.engine.places import Problem
@@ -303,6 +304,16 @@ class InvalidAction(StateforkError):
     """The action is not of any known kind or its fields do not fit; nothing was done."""
 
     code = "invalid_action"
+
+    @classmethod
+    def unknown(cls, kind: object, known: Sequence[str]) -> InvalidAction:
+        """The error for an action's type that is none of those known."""
+        if kind is None:
+            told = "the action has no type"
+        else:
+            near = get_close_matches(str(kind), known, n=1)
+            told = f"there is no action {kind!r}{f'; did you mean {near[0]!r}?' if near else ''}"
+        return cls(told, hint=f"There are: {', '.join(known)}", field="type")
 
 
 class ActionTimeout(StateforkError):

@@ -300,7 +300,7 @@ class MemoryResource:
         """Raises InvalidAction, naming the field."""
         fields = _FIELDS.get(str(action.get("type")))
         if fields is None:
-            raise InvalidAction(f"type: {action.get('type')!r} is none of {', '.join(_FIELDS)}", field="type")
+            raise InvalidAction.unknown(action.get("type"), tuple(_FIELDS))
         if action.get("in", self.name) != self.name:
             raise InvalidAction(f"in: there is no resource {action.get('in')!r} to act on", field="in")
         for name in sorted((action.keys() - {"type", "in"}) ^ fields):

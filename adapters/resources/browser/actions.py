@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -293,8 +293,15 @@ def invalid_url(url: str) -> tuple[str, str] | None:
     return None
 
 
+KINDS = tuple(str(kind.__struct_config__.tag) for kind in get_args(AnyAction))
+"""The types that there are."""
+
+
 def parse_action(action: Mapping[str, Any]) -> AnyAction:
     """The action that the plain data means. Raises InvalidAction, naming the field in ``facts['field']``."""
+    kind = action.get("type")
+    if kind not in KINDS:
+        raise InvalidAction.unknown(kind, KINDS)
     try:
         parsed: AnyAction = msgspec.convert(dict(action), AnyAction)
     except msgspec.ValidationError as error:
@@ -306,7 +313,6 @@ def parse_action(action: Mapping[str, Any]) -> AnyAction:
     problem = parsed.invalid()
     if problem is not None:
         field, why = problem
-        kind = str(action.get("type", ""))
         told = f"{kind} {why}" if why == _NO_TARGET else f"{kind}: {field} {why}"
         raise InvalidAction(told, field=field, action=kind)
     return parsed

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from playwright.async_api import Error as PlaywrightError
-from playwright.async_api import FilePayload, Locator, Page
+from playwright.async_api import FilePayload, Locator, Page, Response
 
 from statefork.adapters.resources.browser import actions as a
 from statefork.adapters.resources.browser.context import LiveContext
@@ -22,9 +24,11 @@ from statefork.journal.values import Json
 SNAPSHOT_TIMEOUT_MS = 10_000
 SCREENSHOT: dict[str, Any] = {"animations": "disabled", "caret": "hide", "scale": "css"}
 LOOK_SECONDS_MAX = 20.0
+REFUSED = "statefork-code"  # the header that only the gateway's own answers have
 NEWS_SECONDS_MAX = 0.5
 # A killed process fails what is under way in these words, and the news of its death may come a moment later.
 _SEVERAL = "Several elements fit: say which with nth (0 is the first), or name the target more closely"
+_NO_TUNNEL = "ERR_TUNNEL_CONNECTION_FAILED"  # so Chromium tells of every answer but 200 to a CONNECT
 _SIGNS_OF_DEATH = ("ERR_ABORTED", "closed", "crashed")
 DOWNLOAD_BYTES_MAX = 16 * 1024 * 1024
 
@@ -77,6 +81,8 @@ def _reason(error: PlaywrightError) -> str:
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
     # "Locator.click: Timeout 500ms exceeded." says nothing of the target; the call log's first line does.
     log = next((line.lstrip("- ") for line in lines if "waiting for" in line), "")
+    if _NO_TUNNEL in lines[0]:
+        log = "it is not a host of this environment's world, or not one for https"
     return f"{lines[0]} ({log})" if log and log not in lines[0] else lines[0]
 
 
@@ -119,7 +125,19 @@ async def _goto(live: LiveContext, page: Page, url: str, until: a.LoadState, tim
         if "Download is starting" in error.message or len(live.downloads) > downloads:
             return {}
         raise
+    if answer is not None and answer.status == HTTPStatus.MISDIRECTED_REQUEST and (REFUSED in answer.headers):
+        raise await _refused(answer, url)
     return {"status": answer.status} if answer is not None else {}
+
+
+async def _refused(answer: Response, url: str) -> ActionFailed:
+    """The error for an address at which the environment has nobody: the page shows what the gateway said instead."""
+    try:
+        why = str((await answer.json())["message"])
+    except (PlaywrightError, ValueError, KeyError, TypeError):
+        why = f"{urlsplit(url).netloc} is not a host of this environment's world"
+    hint = "Go to a site of the contract; a host outside must be listed there (external)"
+    return ActionFailed(why, hint=hint, action="goto", code=answer.headers[REFUSED])
 
 
 async def _step(tab: LiveTab, by: int) -> None:

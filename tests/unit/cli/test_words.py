@@ -8,7 +8,8 @@ import pytest
 
 from statefork.adapters.interfaces.cli.faults import UsageError
 from statefork.adapters.interfaces.cli.words import MAIN_FIELDS, action_from, known_actions
-from statefork.adapters.resources.browser.actions import AnyAction, parse_action
+from statefork.adapters.resources.browser.actions import KINDS, AnyAction, parse_action
+from statefork.engine.errors import InvalidAction
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_what_is_not_understood_is_told(words: list[str], told: str) -> None:
 
 def test_main_fields_are_fields_of_their_actions() -> None:
     known = known_actions()
-    assert len(known) == len(get_args(AnyAction))
+    assert len(known) == len(get_args(AnyAction)) + 1  # and run, of terminals
     assert set(MAIN_FIELDS) <= set(known)
     assert all(field in known[kind].__struct_fields__ for kind, fields in MAIN_FIELDS.items() for field in fields)
 
@@ -82,3 +83,14 @@ def test_an_action_that_is_nearly_one(kind: str, meant: str) -> None:
 @pytest.mark.parametrize("kind", ["put", "get", "add", "delete", "fail", "leave"])
 def test_actions_of_other_worlds_are_not_mistaken_for_the_browsers(kind: str) -> None:
     assert action_from([kind, "--key", "k"]) == {"type": kind, "key": "k"}
+
+
+def test_an_action_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(InvalidAction, match="there is no action 'fly'") as told:
+        parse_action({"type": "fly"})
+    assert told.value.hint == f"There are: {', '.join(KINDS)}"
+    assert told.value.facts["field"] == "type"
+    with pytest.raises(InvalidAction, match="there is no action 'fil'; did you mean 'fill'"):
+        parse_action({"type": "fil"})
+    with pytest.raises(InvalidAction, match="the action has no type"):
+        parse_action({"url": "http://shop.example/"})
