@@ -13,9 +13,9 @@ be written.
 
 With the databases in a state store, of XFS and of btrfs (root, mkfs.xfs, mkfs.btrfs), and on the file system of
 ``--place`` as it is; the journal is on that one in each case. Where copies are whole, few rounds are made
-(``--copies``). ``storage`` is what the file system has less for each created environment, and for each generation of
-five transactions. All of it is removed in the end. What this leaves out, many branches and others that write meanwhile,
-is in ``branches.py``.
+(``--copies``). ``storage`` is what the databases' files take more for each created environment, and for each generation
+of five transactions, an extent that several share counted once (see ``_allocated.py``). All of it is removed in the
+end. What this leaves out, many branches and others that write meanwhile, is in ``branches.py``.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from _allocated import allocated_bytes
 from _database_scene import (
     BYTES_OF_SCALE,
     LOG_BYTES,
@@ -155,12 +156,12 @@ class Bench:
         await anyio.to_thread.run_sync(admin.run, "DROP DATABASE bench_copy")
 
     async def storage(self, place: Path) -> dict[str, float]:
-        """MiB of the file system for each environment, and for each generation of five transactions."""
+        """MiB that the files take for each environment, and for each generation of five transactions."""
 
         def used() -> int:
             self.resource.backend.admin.run("CHECKPOINT")
             os.sync()
-            return shutil.disk_usage(place).used
+            return allocated_bytes(place)
 
         async def settled_use() -> int:
             await self.settled()

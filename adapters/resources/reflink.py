@@ -14,8 +14,9 @@ import fcntl
 import os
 import secrets
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -96,7 +97,21 @@ def shared_bytes(path: Path) -> int:
 
 def shared_bytes_of(file: int) -> int:
     """The same of an open file. Raises OSError where the file system can't tell."""
-    start = shared = 0
+    return sum(extent.length for extent in extents_of(file) if extent.shared)
+
+
+class Extent(NamedTuple):
+    """Where some of a file's bytes lie on its device. What is not allocated yet has no place and is never shared."""
+
+    place: int
+    length: int
+    shared: bool
+    known: bool
+
+
+def extents_of(file: int) -> Iterator[Extent]:
+    """Where an open file's bytes lie, after they were written out. Raises OSError where the file system can't tell."""
+    start = 0
     while True:
         request = bytearray(_FIEMAP_HEAD.size + _FIEMAP_EXTENT.size * _EXTENTS_AT_A_TIME)
         _FIEMAP_HEAD.pack_into(request, 0, start, 2**64 - 1 - start, _FIEMAP_FLAG_SYNC, 0, _EXTENTS_AT_A_TIME, 0)
@@ -105,12 +120,12 @@ def shared_bytes_of(file: int) -> int:
         flags = _EXTENT_LAST
         for index in range(mapped):
             extent = _FIEMAP_EXTENT.unpack_from(request, _FIEMAP_HEAD.size + index * _FIEMAP_EXTENT.size)
-            logical, length, flags = extent[0], extent[2], extent[5]
-            if flags & _EXTENT_SHARED and not flags & _EXTENT_UNKNOWN:
-                shared += length
+            logical, place, length, flags = extent[0], extent[1], extent[2], extent[5]
+            known = not flags & _EXTENT_UNKNOWN
+            yield Extent(place, length, shared=bool(flags & _EXTENT_SHARED) and known, known=known)
             start = logical + length
         if not mapped or flags & _EXTENT_LAST:
-            return shared
+            return
 
 
 def copy_bytes(source: int, target: int, *, reflink: bool, pulse: Pulse = no_pulse) -> None:
