@@ -15,7 +15,7 @@ from statefork.replay.audit.records import listed
 from statefork.replay.audit.report import Unreadable
 from statefork.replay.audit.secrecy import tickets
 
-_DOORS = ("control.sock", "control.json")
+_DOORS = ("control.sock", "control.json", "http.token")
 _TOLD = (("logs", ""), ("runtimes", ".json"))  # folders, and how the names in them end
 _CHUNK_BYTES = 1 << 20
 _OVERLAP_BYTES = 2048  # longer than any ticket

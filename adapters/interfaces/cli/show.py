@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import anyio
-import msgspec
 
 from statefork.adapters.interfaces.cli.create import say_sites
 from statefork.adapters.interfaces.cli.options import STATE, JsonOption, RefArgument, StateOption
@@ -16,17 +14,23 @@ from statefork.adapters.interfaces.cli.reading import run, view
 from statefork.adapters.interfaces.cli.sentences import by_number, counted
 from statefork.adapters.interfaces.control.client import Control, EngineLost, engine_runs
 from statefork.adapters.interfaces.control.protocol import Named
+from statefork.adapters.interfaces.moments import (
+    action_plain,
+    generation_plain,
+    last_action,
+    published,
+    published_plain,
+)
 from statefork.adapters.interfaces.policies import chosen_texts, policies
 from statefork.engine.capsule import Capsule, Generation
 from statefork.engine.errors import UnknownRef
 from statefork.engine.refs import Ref, parse_ref
 from statefork.engine.world import World
 from statefork.journal.errors import BlobMissing, StateforkError
-from statefork.journal.events import GenerationPublished, TransitionDrained, control_stream
 from statefork.journal.store import StateView
-from statefork.journal.values import Held, Json, Moment, Sealed
-from statefork.replay.lineage import Act, Step, Witnessed, steps_after, trajectory
-from statefork.replay.rebuild import pasts_of, rebuild
+from statefork.journal.values import Json, Moment, Sealed
+from statefork.replay.lineage import Act, Witnessed
+from statefork.replay.rebuild import rebuild
 from statefork.replay.steps import action_text
 
 EXAMPLES = """
@@ -91,7 +95,7 @@ def _sites(state: Path, env: str) -> dict[str, str] | None:
 def _environment(world: World, capsule: Capsule, sites: dict[str, str] | None, where: str, out: Out) -> None:
     lineage = [str(generation.moment) for generation in world.lineage(capsule.moment)] if capsule.generation else []
     children = sorted(capsule.children, key=by_number)
-    generations = [_generation_plain(generation) for generation in capsule.generations.values()]
+    generations = [generation_plain(generation) for generation in capsule.generations.values()]
     out.data(
         {
             "env": capsule.env,
@@ -129,20 +133,6 @@ def _environment(world: World, capsule: Capsule, sites: dict[str, str] | None, w
     out.table(("generation>", "operation", "from", "epoch>", "actions>", "lost", "published (UTC)", "mark"), rows)
 
 
-def _generation_plain(generation: Generation) -> dict[str, Any]:
-    return {
-        "ref": str(generation.moment),
-        "operation": generation.op,
-        "epoch": generation.epoch,
-        "actions": generation.actions,
-        "source": str(generation.source) if generation.source is not None else None,
-        "lost_actions": list(generation.lost_actions),
-        "published_at": generation.at,
-        "mark": generation.mark or None,
-        "pruned": generation.pruned,
-    }
-
-
 def _named(world: World, moment: Moment) -> str:
     """A generation; one that was made for a command by what was asked for, and where it was made."""
     helper = world.environments.get(moment.env)
@@ -167,18 +157,14 @@ def _generation_row(world: World, generation: Generation) -> tuple[str, ...]:
 
 async def _generation(opened: StateView, world: World, moment: Moment, out: Out) -> None:
     generation = world.generation(moment)
-    published, held = await _published(opened, moment)
+    event, held = await published(opened.journal, moment)
+    contract = _contract_name(world, event.contract)
     out.data(
         {
-            **_generation_plain(generation),
-            "contract": {"digest": published.contract, "name": _contract_name(world, published.contract)},
-            "transition": published.transition,
-            "timings_ms": published.timings_ms,
-            "held": msgspec.to_builtins(held),
-            "manifest": msgspec.to_builtins(published.manifest),
+            **generation_plain(generation),
+            **published_plain(event, held, contract),
         }
     )
-    contract = _contract_name(world, published.contract)
     out.say(f"{moment}: published by {generation.op} at {moment_text(generation.at)} UTC", "bold")
     source = f"; from {_named(world, generation.source)}" if generation.source is not None else ""
     out.say(f"  contract {contract}; epoch {generation.epoch}; {_lineage(generation.actions)}{source}")
@@ -188,8 +174,8 @@ async def _generation(opened: StateView, world: World, moment: Moment, out: Out)
         out.say("  its content was pruned; a fork of it is made again from the nearest generation that stays")
     if generation.lost_actions:
         out.say(f"  lost in a crash: actions {', '.join(map(str, generation.lost_actions))}")
-    if published.timings_ms:
-        out.say(f"  took {', '.join(f'{name} {ms:.1f} ms' for name, ms in published.timings_ms.items())}")
+    if event.timings_ms:
+        out.say(f"  took {', '.join(f'{name} {ms:.1f} ms' for name, ms in event.timings_ms.items())}")
     for one in held:
         out.say(f"  open at the freeze: {one.holder} ({one.how} after {one.waited_ms:.0f} ms)")
     rows = [
@@ -201,7 +187,7 @@ async def _generation(opened: StateView, world: World, moment: Moment, out: Out)
             ", ".join(component.depends_on),
             _where(component.sealed.data),
         )
-        for name, component in published.manifest.items()
+        for name, component in event.manifest.items()
     ]
     out.table(("resource", "adapter", "durability", "version", "depends on", "where"), rows)
 
@@ -222,36 +208,11 @@ def _contract_name(world: World, digest: str) -> str:
     return known.name if known is not None else short(digest)
 
 
-async def _published(opened: StateView, moment: Moment) -> tuple[GenerationPublished, tuple[Held, ...]]:
-    held: tuple[Held, ...] = ()
-    async for recorded in opened.journal.read(stream=control_stream(moment.env)):
-        match recorded.event:
-            case TransitionDrained():
-                held = recorded.event.held
-            case GenerationPublished(generation=moment.generation):
-                return recorded.event, held
-            case GenerationPublished():
-                held = ()
-            case _:
-                pass
-    raise UnknownRef(f"{moment} was never published", ref=str(moment))
-
-
 async def _action(opened: StateView, named: Ref, where: str, out: Out) -> None:
-    pasts = await pasts_of(opened.journal, named.env)
-    if named.generation is not None:
-        done = steps_after(pasts, Moment(env=named.env, generation=named.generation), named.plus)
-    else:
-        found = trajectory(pasts, named.env, actions=named.action)
-        done = list(zip(found.steps, found.witnessed, strict=True))
-    acts = [(step, witnessed) for step, witnessed in done if isinstance(step, Act)]
-    if not acts:
-        raise UnknownRef(f"{named} is the beginning: there is no action before it", ref=str(named))
-    _show_action(opened, *acts[-1], where, out)
+    _show_action(opened, *await last_action(opened.journal, named), where, out)
 
 
-def _show_action(opened: StateView, step: Step, witnessed: Witnessed, where: str, out: Out) -> None:
-    assert isinstance(step, Act)
+def _show_action(opened: StateView, step: Act, witnessed: Witnessed, where: str, out: Out) -> None:
     seen = witnessed.observation
     text = ""
     screenshot = ""
@@ -261,18 +222,7 @@ def _show_action(opened: StateView, step: Step, witnessed: Witnessed, where: str
             screenshot = str(opened.blobs.path(seen.screenshot)) if seen.screenshot else ""
         except BlobMissing as error:
             text = text or f"({f'what was seen lies in {where}' if where else error.message})"
-    out.data(
-        {
-            "number": step.number,
-            "action": step.action,
-            "position": witnessed.position,
-            "outcome": witnessed.outcome,
-            "error": witnessed.error,
-            "observation": msgspec.to_builtins(seen) if seen is not None else None,
-            "text": text,
-            "screenshot_path": screenshot,
-        }
-    )
+    out.data({**action_plain(step, witnessed, text), "screenshot_path": screenshot})
     out.say(f"#{step.number} {action_text(step.action)}", "bold")
     out.say(f"  {witnessed.outcome} (position {witnessed.position}){': ' if witnessed.error else ''}{witnessed.error}")
     if seen is not None:

@@ -14,6 +14,18 @@ import anyio
 import typer
 from anyio.abc import TaskStatus
 
+from statefork.adapters.interfaces.cli.doors import (
+    Doors,
+    HttpNameOption,
+    HttpOption,
+    LogFormat,
+    LogFormatOption,
+    doors_of,
+    lines,
+    logging_as,
+    opened,
+    opening,
+)
 from statefork.adapters.interfaces.cli.faults import EXIT_INTERRUPTED, EXIT_NOT_AS_IT_SHOULD_BE, NotParked
 from statefork.adapters.interfaces.cli.options import JOURNAL_VARIABLE, STATE, StateOption
 from statefork.adapters.interfaces.cli.output import Out, json_text
@@ -25,12 +37,14 @@ if TYPE_CHECKING:
     from statefork.engine.recovery import RecoveryReport
     from statefork.journal.errors import ClaimLost
 
+
 EXAMPLES = """
     statefork up shop                     a packaged world
     statefork up ./shop.toml --state /var/lib/shop
     statefork up shop --slots 4           at most 4 browser contexts, for any number of environments
     statefork up shop --json | head -1    one line when it is ready
     statefork up shop --journal postgresql://statefork@db.example/journals
+    statefork up shop --http 8642         also over HTTP, at 127.0.0.1:8642
 """
 
 
@@ -65,6 +79,9 @@ def up(
             show_default="a file in the state directory",
         ),
     ] = None,
+    http: HttpOption = None,
+    http_name: HttpNameOption = None,
+    log_format: LogFormatOption = LogFormat.text,
     state: StateOption = STATE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line when ready, one when closed.")] = False,
 ) -> None:
@@ -75,7 +92,8 @@ def up(
     """
     out = Out()
     os.environ.pop(JOURNAL_VARIABLE, None)  # the runtimes that are started need not know it
-    not_parked = anyio.run(_serve, contract, state, slots, journal, out, as_json, backend="trio")
+    doors = doors_of(http, http_name, journal, log_format)
+    not_parked = anyio.run(_serve, contract, state, slots, doors, out, as_json, backend="trio")
     if not_parked is None:
         raise typer.Exit(EXIT_INTERRUPTED)
     if not_parked and as_json:
@@ -89,7 +107,7 @@ def up(
 
 
 async def _serve(
-    contract: str, state: Path, slots: int | None, journal: str | None, out: Out, as_json: bool
+    contract: str, state: Path, slots: int | None, doors: Doors, out: Out, as_json: bool
 ) -> tuple[str, ...] | None:
     """Serve until told to stop; the environments that could not be parked. None: it was interrupted.
 
@@ -103,20 +121,22 @@ async def _serve(
     not_parked: tuple[str, ...] | None = None
     lost: ClaimLost | None = None
     async with _told_to_stop() as told:
-        with ExitStack() as bars:
-            bar = bars.enter_context(out.progress(f"opening {contract}"))
+        with ExitStack() as bars, logging_as(doors, told.generation_of):
+            tell = bars.enter_context(opening(doors, out, contract))
             async with (
-                open_engine(contract, state=state, slots=slots, journal=journal, progress=bar.tell) as engine,
+                open_engine(contract, state=state, slots=slots, journal=doors.journal, progress=tell) as engine,
                 serve_control(engine) as door,
+                opened(engine, doors) as others,
             ):
                 bars.close()
                 told.kernel = engine.kernel
                 status = await VERBS["status"].answer(engine, Status())
                 with _somebody_may_read():
                     if as_json:
-                        _line({"ready": True, "control": str(door), **status})
+                        _line({"ready": True, "control": str(door), **others, **status})
                     else:
                         _say(out, status, engine.recovered, door, slots)
+                        _say_doors(out, others)
                 lost = await _until_stopped(told, engine.kernel)
                 with _somebody_may_read():
                     if not as_json and lost is None:
@@ -169,6 +189,11 @@ class _Told:
         self.times = 0
         self.to_stop = anyio.Event()
         self.kernel: Kernel | None = None
+
+    def generation_of(self, env: str) -> int | None:
+        """The published generation of an environment, for what is logged."""
+        capsule = self.kernel.environments.get(env) if self.kernel is not None else None
+        return capsule.generation if capsule is not None else None
 
     def again(self, opening: anyio.CancelScope) -> None:
         """The first time ends the serving (or the opening), the second gives up on parking, the third on everything."""
@@ -228,4 +253,9 @@ def _say(out: Out, status: dict[str, Any], recovered: RecoveryReport, door: Path
         out.say("Next: statefork ls")
     else:
         out.say("Next, in another terminal: statefork create NAME (the first one makes what all begin with, the base)")
+
+
+def _say_doors(out: Out, others: dict[str, Any]) -> None:
+    for line, style in lines(others):
+        out.say(line, style)
     out.say("Ctrl-C closes it in good order.")

@@ -1,0 +1,59 @@
+"""``statefork up --http``: where it says that it listens, its token, and what it logs."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from statefork.adapters.interfaces.cli.main import invoke
+from statefork.adapters.interfaces.http.client import Client
+from statefork.adapters.interfaces.http.guard import TOKEN_VARIABLE
+from statefork.adapters.interfaces.http.problems import Unauthorised
+from tests.integration.test_cli import CONTRACT, READY_S, engine
+
+
+def test_it_is_served_beside_the_control_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    state = tmp_path / "state"
+    with engine(tmp_path, state, CONTRACT, "--http", "0", "--log-format", "json") as running:
+        told = running.ready["http"]
+        token_file = Path(told["token_file"])
+        assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+        with Client(told["url"], token=token_file.read_text().strip()) as client:
+            client.create("a")
+            client.act("a", {"type": "put", "key": "basket", "value": "tea"})
+            assert client.snapshot("a")["ref"] == "a@2"
+            assert client.audit(world=True)["clean"]
+            token_file.chmod(0o644)
+            assert "http.token is open to other users" in str(client.audit(world=True)["findings"])
+        assert invoke(["ls", "--state", str(state)]) == 0
+        assert running.process is not None
+        running.process.terminate()
+        _, logged = running.process.communicate(timeout=READY_S)
+    lines = [json.loads(line) for line in logged.splitlines()]
+    assert {("a", 1), ("a", 2)} <= {(line["environment"], line["generation"]) for line in lines}
+    assert any(line["message"].startswith("a@2 published by snapshot") for line in lines)
+    assert running.process.returncode == 0
+
+
+def test_a_token_that_is_given_is_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "given")
+    with engine(tmp_path, tmp_path / "state", CONTRACT, "--http", "127.0.0.1:0", "--http-name", "me.example") as one:
+        assert one.ready["http"]["token_file"] is None
+        assert not (tmp_path / "state" / "http.token").exists()
+        with Client(one.ready["http"]["url"]) as client:
+            assert client.status()["contract"] == "notes"
+        with Client(one.ready["http"]["url"], token="other") as client, pytest.raises(Unauthorised):
+            client.status()
+
+
+@pytest.mark.parametrize("address", ["example.com:80", "no", "192.0.2.7:0"])
+def test_where_it_can_not_listen_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str], address: str) -> None:
+    (tmp_path / "notes.toml").write_text(CONTRACT)
+    (tmp_path / "notes.sqlite3").touch()
+    up = ["up", str(tmp_path / "notes.toml"), "--state", str(tmp_path / "state"), "--http", address]
+    assert invoke(up) == 2
+    assert "error[usage]" in capfd.readouterr().err
