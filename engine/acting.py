@@ -16,7 +16,7 @@ from statefork.engine.attempts import Attempts, Late
 from statefork.engine.conductor import Conductor
 from statefork.engine.errors import ActionFailed, ActionTimeout, InvalidAction, NotReady, ObservationLost
 from statefork.engine.leases import Lease
-from statefork.engine.ports import Actor
+from statefork.engine.ports import Actor, Slotted
 from statefork.engine.staging import Context
 from statefork.journal.errors import JournalError, StateforkError
 from statefork.journal.events import ActionBegun, ActionEnded, EvaluationRecorded, Outcome
@@ -66,9 +66,10 @@ class Acting:
         self._conductor = conductor
         self._attempts = attempts
         self._ledger = conductor.ledger
-        self._actors = {
-            name: found for name in conductor.contract.order if isinstance(found := conductor.resources[name], Actor)
-        }
+        found = {name: conductor.resources[name] for name in conductor.contract.order}
+        actors = {name: one for name, one in found.items() if isinstance(one, Actor)}
+        # What has a screen comes first: that is looked at where no action says by what.
+        self._actors = dict(sorted(actors.items(), key=lambda item: not isinstance(item[1], Slotted)))
 
     def actor_of(self, context: Context, action: Mapping[str, Json] | None = None) -> tuple[Actor, Binding]:
         """The actor that knows the action (or the first one), and where it is bound. Raises InvalidAction, NotReady."""

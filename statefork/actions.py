@@ -1,6 +1,7 @@
 """What an agent can do, as data: ``from statefork.actions import Click, Fill, Goto``.
 
-Each class documents itself in :mod:`statefork.adapters.resources.browser.actions`.
+Each class documents itself in :mod:`statefork.adapters.resources.browser.actions`; ``Run``, for terminals, in
+:mod:`statefork.adapters.resources.shell.actions`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from statefork.adapters.resources.browser.actions import (
     Upload,
     Wait,
 )
+from statefork.adapters.resources.shell.actions import Run
 
 __all__ = [
     "Back",
@@ -38,6 +40,7 @@ __all__ = [
     "NewTab",
     "Press",
     "Reload",
+    "Run",
     "Scroll",
     "Select",
     "SwitchTab",

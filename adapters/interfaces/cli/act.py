@@ -20,6 +20,7 @@ EXAMPLES = """
     statefork act shop-1 fill 'Ada' --label "First name"
     statefork act shop-1 press Enter
     statefork act shop-1 '{"type": "click", "selector": "#buy"}'
+    statefork act box-1 run 'ls *.py | wc -l'
     statefork act shop-1 look --screenshot now.png
 """
 
@@ -54,7 +55,8 @@ def act(
     """Carry out one action in an environment; print address, title and accessibility snapshot.
 
     Types: goto, click, hover, fill, press, select, check, scroll, upload, back, forward, reload, new_tab, close_tab,
-    switch_tab, wait. A target is named in one way: --role (with --name), --label, --text, --selector, or --x and --y.
+    switch_tab, wait; in terminals run. A target is named in one way: --role (with --name), --label, --text, --selector,
+    or --x and --y.
     Exit status: 0 done, 1 the world said no, 3 the outcome is unknown.
     """
     out = Out(as_json=as_json)

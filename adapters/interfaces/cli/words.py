@@ -15,6 +15,7 @@ import msgspec
 
 from statefork.adapters.interfaces.cli.faults import UsageError
 from statefork.adapters.resources.browser.actions import AnyAction
+from statefork.adapters.resources.shell.actions import Run
 from statefork.journal.values import Json
 
 _CLOSE = 0.8  # "got" is close to "goto"; the memory world's "fail" is not to "fill"
@@ -25,6 +26,7 @@ MAIN_FIELDS: dict[str, tuple[str, ...]] = {
     "hover": ("selector",),
     "fill": ("value",),
     "press": ("key",),
+    "run": ("command",),
     "select": ("labels",),
     "check": ("selector",),
     "scroll": ("dy", "dx"),
@@ -37,8 +39,8 @@ MAIN_FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def known_actions() -> dict[str, type[msgspec.Struct]]:
-    """The browser's actions by their type."""
-    return {str(kind.__struct_config__.tag): kind for kind in get_args(AnyAction)}
+    """The actions of browsers and terminals by their type."""
+    return {str(kind.__struct_config__.tag): kind for kind in (*get_args(AnyAction), Run)}
 
 
 def action_from(words: Sequence[str]) -> dict[str, Json]:
@@ -125,9 +127,10 @@ def _fill_free(action: dict[str, Json], kind: str, free: list[str], fields: dict
     meant = [name for name in MAIN_FIELDS.get(kind, ()) if name not in action]
     for value in free:
         if not meant:
-            raise UsageError(
-                f"{kind} does not know what {value!r} is", hint="Name the field: --role, --name, --selector, --text, …"
-            )
+            hint = "Name the field: --role, --name, --selector, --text, …"
+            if kind == "run":
+                hint = "Give the command as one text, in quotes"
+            raise UsageError(f"{kind} does not know what {value!r} is", hint=hint)
         field = fields.get(meant[0])
         _set(action, meant[0], value, field)
         if field is None or not _is_list(field.type):

@@ -19,14 +19,18 @@ from statefork.journal.values import Sealed
 
 
 class GivenTrees(FilesResource):
-    """Trees over a base, which may be empty; ``user`` as in :func:`accounts.account_of`."""
+    """Trees over a base, which may be empty; ``user`` as in :func:`accounts.account_of`.
 
-    def __init__(self, name: str, options: TreeOptions, services: Services, *, user: str) -> None:
+    ``by_path``: the user goes to its tree by its path, so that it must be able to pass through the state directory.
+    """
+
+    def __init__(self, name: str, options: TreeOptions, services: Services, *, user: str, by_path: bool = True) -> None:
         super().__init__(name, options, services)
         self._user = user
+        self._by_path = by_path
         if not options.base:
             self._base = self._ledger.root / "empty"
-        if user:  # each passes through to its own directory, and finds no other
+        if user and by_path:  # each passes through to its own directory, and finds no other
             self._ledger.rights |= {"": PASSAGE, "branches": PASSAGE}
 
     def _trees(self) -> TreeStrategy:
@@ -41,9 +45,10 @@ class GivenTrees(FilesResource):
         assert account is not None, "there is a user, so there is an account"
         if tree.stat().st_uid != account.uid:
             give(tree, account, pulse)
-        os.chown(tree.parent, -1, account.gid)  # siblings may not even enter; nor does it own the record and the log
-        tree.parent.chmod(0o710)
-        check_reach(self.name, account, tree.parent)
+        if self._by_path:
+            os.chown(tree.parent, -1, account.gid)  # siblings may not even enter; nor does it own record and log
+            tree.parent.chmod(0o710)
+            check_reach(self.name, account, tree.parent)
 
     def _provision(self) -> Sealed:
         if not self.options.base:

@@ -22,10 +22,14 @@ import sys
 from typing import Any
 
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x00020000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 1 << 18
+# Places that all users share: whoever runs here is to find them empty.
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _LOOK_AGAIN_MS = 5
 _PLAN_BYTES_MAX = 4 << 20
 CANNOT_RUN = 127
+HOMES, HOME = "/home", "agent"
 
 
 class Keeper:
@@ -52,23 +56,38 @@ class Keeper:
                 os._exit(CANNOT_RUN)
 
     def _become(self) -> None:
+        try:
+            self._move_in()
+        except OSError as error:
+            if self.plan.get("failed"):  # nobody is to take this for what the command said
+                with open(self.plan["failed"], "w") as file:  # noqa: PTH123 - as below
+                    file.write(f"{error.strerror} {error.filename or ''}".strip())
+            raise
+        self._run()
+
+    def _move_in(self) -> None:
         plan = self.plan
         os.setsid()
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        read = os.open(plan["stdin"], os.O_RDONLY) if plan.get("stdin") else os.open(os.devnull, os.O_RDWR)
+        os.dup2(read, 0)
+        os.close(read)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         if plan["leaf"]:
             _write(f"{plan['leaf']}/cgroup.procs", "0")
         if plan["network"] >= 0:
             _enter(plan["network"])
+        if plan.get("temporary"):
+            _cover(plan["temporary"], plan["homes"], plan["tree"])
         if plan["uid"] is not None:
             if plan["processes_max"]:
                 resource.setrlimit(resource.RLIMIT_NPROC, (plan["processes_max"], plan["processes_max"]))
             os.setgroups([])
             os.setresgid(plan["gid"], plan["gid"], plan["gid"])
             os.setresuid(plan["uid"], plan["uid"], plan["uid"])
+
+    def _run(self) -> None:
+        plan = self.plan
         if plan["alone"]:
             os.umask(0o077)
             ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # nor does a program of root's make it another
@@ -156,6 +175,28 @@ def _enter(network: int) -> None:
     if libc.setns(network, _CLONE_NEWNET) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "its network")
     os.close(network)
+
+
+def _cover(temporary: str, homes: str, tree: str) -> None:
+    """Let what all users share be directories of its own, and the tree its home. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def checked(result: int, what: str) -> None:
+        if result < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), what)
+
+    def bind(source: str, target: str) -> None:
+        checked(libc.mount(source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None), target)
+
+    checked(libc.unshare(_CLONE_NEWNS), "its mounts")
+    checked(libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "its mounts")
+    bind(tree, f"{homes}/{HOME}")
+    held = {}
+    for directory in (temporary, homes):  # they may lie in what is covered
+        held[directory] = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for place, directory in (*((place, temporary) for place in _TEMPORARY), (HOMES, homes)):
+        if os.path.isdir(place):  # noqa: PTH112 - as above
+            bind(f"/proc/self/fd/{held[directory]}", os.path.realpath(place))
 
 
 def _write(path: str, text: str) -> None:

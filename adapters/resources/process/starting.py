@@ -60,7 +60,7 @@ class Starting:
             directory=(self._services.base_dir / options.path).resolve() if options.path else tree,
             workplace=workplace,
             port=port,
-            leaf=Leaf(parent / self._leaf_name(branch.id)) if parent is not None else None,
+            leaf=Leaf(parent / leaf_name(self._services, self._name, branch.id)) if parent is not None else None,
             account=owner_of(tree) if options.user else None,
             processes_max=options.processes_max,
             alone_in_network=options.network == "own",
@@ -81,14 +81,16 @@ class Starting:
         own = {"data": tree, "run": workplace / "run", "host": HOST, "port": port, "env": branch.env}
         return found | own | {"python": sys.executable}
 
-    def _leaf_name(self, branch: str) -> str:
-        whose = f"{self._services.state.resolve()} {self._services.journal} {self._name}"
-        return f"statefork-{hashlib.sha256(whose.encode()).hexdigest()[:12]}-{readable(branch)}"
-
     def start(self, running: Running) -> None:
         """Blocks until it is on its way."""
         with failures_told(self._name, "starting the command", env=running.launch.env):
             running.start()
+
+
+def leaf_name(services: Services, resource: str, branch: str) -> str:
+    """Of the group in which the processes of one branch are; no other state directory's branch has the same."""
+    whose = f"{services.state.resolve()} {services.journal} {resource}"
+    return f"statefork-{hashlib.sha256(whose.encode()).hexdigest()[:12]}-{readable(branch)}"
 
 
 def can_start(name: str, options: Options) -> None:
