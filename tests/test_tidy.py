@@ -41,7 +41,7 @@ PURE = (
 
 IMPURE_IMPORTS = frozenset({"time", "random", "uuid", "secrets"})
 IMPURE_CALLS = frozenset({"now", "utcnow", "today", "urandom", "fromtimestamp"})
-MACHINE_PATH = re.compile(r"(?<![\w.>])/(?:tmp|root|home|work|opt)/[a-z.]")
+MACHINE_PATH = re.compile(r"(?<![\w.>])/(?:tmp|root|home|work|opt)/(?!agent\b)[a-z.]")  # one that we make
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
 SILENCED = re.compile(
     r"#\s*(?:type:\s*ignore(?:\[[\w, -]+\])?|noqa(?::\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?|pragma:\s*no\s+\w+)"

@@ -35,6 +35,7 @@ BUILT_IN = {
     "memory": "statefork.adapters.resources.memory",
     "postgres": "statefork.adapters.resources.postgres",
     "process": "statefork.adapters.resources.process",
+    "shell": "statefork.adapters.resources.shell",
     "sqlite": "statefork.adapters.resources.sqlite",
     "valkey": "statefork.adapters.resources.valkey",
     "web": "statefork.adapters.resources.web",

@@ -118,7 +118,7 @@ async def test_forks_resets_and_replays(tmp_path: Path, user: str) -> None:
 async def test_paths_are_the_same_in_all_environments(tmp_path: Path) -> None:
     async with statefork.open_engine(contract(tmp_path, user="own"), state=tmp_path / "state") as engine:
         env = await engine.create("a")
-        seen = await said(env, "pwd; echo $HOME $TMPDIR; touch here /tmp/there; ls . /tmp")
+        seen = await said(env, "pwd; echo $HOME $TMPDIR; touch here $TMPDIR/there; ls . /tmp")
         assert seen["stdout"] == "/home/agent\n/home/agent /tmp\n.:\nhere\n\n/tmp:\nthere\n"
         assert (await said(env, "ls . /tmp"))["stdout"] == ".:\nhere\n\n/tmp:\n"  # only the tree is kept
         assert (await engine.replay("a")).exact
