@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("statefork.up")
 
+OPENENV_MAX = 8
 TOKEN_VARIABLE = "STATEFORK_HTTP_TOKEN"
 
 
@@ -51,6 +52,28 @@ HttpNameOption = Annotated[
         show_default=False,
     ),
 ]
+OpenEnvOption = Annotated[
+    str | None,
+    typer.Option(
+        "--openenv",
+        metavar="[ADDRESS:]PORT",
+        help="Serve episodes to agents there, in OpenEnv's protocol. No verb of an operator is reached there, and no "
+        "token is asked for.",
+        show_default="not served",
+    ),
+]
+OpenEnvFromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--openenv-from",
+        metavar="REF",
+        help="The moment that each episode is a fork of.",
+        show_default="the origin of an environment that is made for this",
+    ),
+]
+OpenEnvMaxOption = Annotated[
+    int, typer.Option("--openenv-max", min=1, metavar="N", help="How many OpenEnv clients there may be at once.")
+]
 LogFormatOption = Annotated[
     LogFormat,
     typer.Option(
@@ -62,7 +85,8 @@ LogFormatOption = Annotated[
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
     """``http``: where the HTTP interface listens. ``names``: by which names it may be asked besides.
 
-    ``journal``: the journal's address, where it is in a database. ``json_logs``: log in JSON lines, events too.
+    ``openenv``: where episodes are served. ``journal``: the journal's address, where it is in a database.
+    ``json_logs``: log in JSON lines, events too.
     """
 
     http: str | None = None
@@ -70,11 +94,14 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     journal: str | None = None
     json_logs: bool = False
     token: str | None = None
+    openenv: str | None = None
+    openenv_from: str | None = None
+    openenv_max: int = OPENENV_MAX
 
     def check(self) -> None:
         """Raise UsageError for an address that is none, and MissingDependency, before anything is opened."""
-        if self.http is not None:
-            self.place(self.http)
+        for address in filter(None, (self.http, self.openenv)):
+            self.place(address)
 
     @staticmethod
     def place(text: str) -> Place:
@@ -88,18 +115,13 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
         return place_of(text)
 
 
-def doors_of(http: str | None, names: list[str] | None, journal: str | None, log_format: LogFormat) -> Doors:
+def doors_of(log_format: LogFormat, **said: Any) -> Doors:
     """What the options say; the token is taken from its variable, which the runtimes that are started need not know.
 
     Raises UsageError, MissingDependency.
     """
-    doors = Doors(
-        http=http,
-        names=tuple(names or ()),
-        journal=journal,
-        json_logs=log_format is LogFormat.json,
-        token=os.environ.pop(TOKEN_VARIABLE, None) or None,
-    )
+    token = os.environ.pop(TOKEN_VARIABLE, None) or None
+    doors = Doors(json_logs=log_format is LogFormat.json, token=token, **said)
     doors.check()
     return doors
 
@@ -117,6 +139,8 @@ async def opened(engine: Engine, doors: Doors) -> AsyncIterator[dict[str, Any]]:
             tasks.start_soon(tell_events, engine.journal)
         if doors.http is not None:
             told["http"] = await _http(engine, doors, stack, tasks.start_soon)
+        if doors.openenv is not None:
+            told["openenv"] = await _openenv(engine, doors, stack)
         yield told
 
 
@@ -134,13 +158,26 @@ async def _http(engine: Engine, doors: Doors, stack: AsyncExitStack, spawn: Call
     return {"url": address.url, "token_file": token_file, "loopback": place.loopback}
 
 
+async def _openenv(engine: Engine, doors: Doors, stack: AsyncExitStack) -> dict[str, Any]:
+    from statefork.adapters.interfaces.http.serving import served
+    from statefork.adapters.interfaces.openenv.app import OpenEnv
+
+    assert doors.openenv is not None
+    place = doors.place(doors.openenv)
+    app = OpenEnv(engine, begin=doors.openenv_from, sessions=doors.openenv_max, names=doors.names)
+    address = await stack.enter_async_context(served(app, place))
+    return {"url": address.url, "loopback": place.loopback}
+
+
 def lines(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What was opened as text for people, each line with its style."""
     if "http" in told:
         http = told["http"]
         yield f"HTTP at {http['url']}; its token: {http['token_file'] or TOKEN_VARIABLE}", ""
-        if not http["loopback"]:
-            yield "Other machines reach it, and nothing is encrypted: put a proxy with TLS in front", "yellow"
+    if "openenv" in told:
+        yield f"OpenEnv at {told['openenv']['url']}, for agents", ""
+    if not all(one["loopback"] for one in told.values()):
+        yield "Other machines reach it, and nothing is encrypted: put a proxy with TLS in front", "yellow"
 
 
 @contextmanager

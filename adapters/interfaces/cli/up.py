@@ -15,11 +15,15 @@ import typer
 from anyio.abc import TaskStatus
 
 from statefork.adapters.interfaces.cli.doors import (
+    OPENENV_MAX,
     Doors,
     HttpNameOption,
     HttpOption,
     LogFormat,
     LogFormatOption,
+    OpenEnvFromOption,
+    OpenEnvMaxOption,
+    OpenEnvOption,
     doors_of,
     lines,
     logging_as,
@@ -48,6 +52,30 @@ EXAMPLES = """
 """
 
 
+SlotsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--slots",
+        min=1,
+        help="How many environments are bound at once; those that are idle longest are parked for others.",
+        show_default="no limit",
+    ),
+]
+JournalOption = Annotated[
+    str | None,
+    typer.Option(
+        "--journal",
+        envvar=JOURNAL_VARIABLE,
+        show_envvar=True,
+        metavar="ADDRESS",
+        help="Where the journal is, if not a file in the state directory: postgresql://user@host/database, with "
+        "?schema=NAME for another schema than statefork. Other processes see a command line: leave a password to "
+        "the variable, or to a file that PGPASSFILE names.",
+        show_default="a file in the state directory",
+    ),
+]
+
+
 def up(
     contract: Annotated[
         str,
@@ -57,30 +85,13 @@ def up(
             show_default=False,
         ),
     ],
-    slots: Annotated[
-        int | None,
-        typer.Option(
-            "--slots",
-            min=1,
-            help="How many environments are bound at once; those that are idle longest are parked for others.",
-            show_default="no limit",
-        ),
-    ] = None,
-    journal: Annotated[
-        str | None,
-        typer.Option(
-            "--journal",
-            envvar=JOURNAL_VARIABLE,
-            show_envvar=True,
-            metavar="ADDRESS",
-            help="Where the journal is, if not a file in the state directory: postgresql://user@host/database, with "
-            "?schema=NAME for another schema than statefork. Other processes see a command line: leave a password to "
-            "the variable, or to a file that PGPASSFILE names.",
-            show_default="a file in the state directory",
-        ),
-    ] = None,
+    slots: SlotsOption = None,
+    journal: JournalOption = None,
     http: HttpOption = None,
     http_name: HttpNameOption = None,
+    openenv: OpenEnvOption = None,
+    openenv_from: OpenEnvFromOption = None,
+    openenv_max: OpenEnvMaxOption = OPENENV_MAX,
     log_format: LogFormatOption = LogFormat.text,
     state: StateOption = STATE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line when ready, one when closed.")] = False,
@@ -92,7 +103,15 @@ def up(
     """
     out = Out()
     os.environ.pop(JOURNAL_VARIABLE, None)  # the runtimes that are started need not know it
-    doors = doors_of(http, http_name, journal, log_format)
+    doors = doors_of(
+        log_format,
+        http=http,
+        names=tuple(http_name or ()),
+        journal=journal,
+        openenv=openenv,
+        openenv_from=openenv_from,
+        openenv_max=openenv_max,
+    )
     not_parked = anyio.run(_serve, contract, state, slots, doors, out, as_json, backend="trio")
     if not_parked is None:
         raise typer.Exit(EXIT_INTERRUPTED)

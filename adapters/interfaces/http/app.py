@@ -64,7 +64,7 @@ class Api:
         addresses = [(route.method, route.path, verb_endpoint(engine, route)) for route in ROUTES]
         addresses += [(method, path, answering(endpoint)) for method, path, endpoint in others]
         routes: list[Any] = [Address(path, endpoint, methods=[method]) for method, path, endpoint in addresses]
-        starlette = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+        starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
         guarded = Guard(cast(App, starlette), token=token, names=names)
         self._app: ASGIApp = Drained(Measured(cast(ASGIApp, guarded), self._metrics, routes))
 
@@ -92,7 +92,7 @@ class Api:
         return json_response(self._document)
 
 
-async def _no_route(request: Request, error: Exception) -> Response:
+async def no_route(request: Request, error: Exception) -> Response:
     """What Starlette refuses, in the form of all errors, with its own status and headers."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:_CHARS_TOLD]

@@ -34,6 +34,7 @@ GRACE_S = 5.0
 """How long requests under way may go on when it is closed."""
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 _BACKLOG = 1024
+_SILENCE_S = 60  # before a client is asked whether its end of the connection still exists
 _PIECE_BYTES = 65_536
 _SEND_BUFFER_BYTES = 256 * 1024  # what the kernel holds for a client that does not read
 _HEAD_BYTES_MAX = 65_536
@@ -129,7 +130,6 @@ def _config() -> Config:
     config.keep_alive_timeout = IDLE_S
     config.h11_max_incomplete_size = _HEAD_BYTES_MAX
     config.websocket_max_message_size = MESSAGE_BYTES_MAX
-    config.websocket_ping_interval = 20.0
     config.include_server_header = False
     config.accesslog = None
     config.errorlog = logging.getLogger("statefork.http")
@@ -141,7 +141,10 @@ def _listen(place: Place) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)  # those it accepts have it too
+        # Those that it accepts have these too.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S)
         listener.bind((place.host, place.port))
         listener.listen(_BACKLOG)
     except OSError as error:
