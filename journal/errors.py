@@ -19,11 +19,16 @@ class StateforkError(Exception):
 
     code: ClassVar[str] = "error"
 
-    def __init__(self, message: str, *, hint: str = "", **facts: str | int | float | bool | None) -> None:
+    def __init__(
+        self, message: str | StateforkError, *, hint: str = "", **facts: str | int | float | bool | None
+    ) -> None:
+        if isinstance(message, StateforkError):  # made of another: so some hand errors on between processes
+            hint, facts = hint or message.hint, {**message.facts, **facts}
+            message = message.message
         super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.facts = facts
+        self.message: str = message
+        self.hint: str = hint
+        self.facts: dict[str, str | int | float | bool | None] = facts
         self.failed: Mapping[str, StateforkError] = {}
 
     def __str__(self) -> str:

@@ -103,7 +103,6 @@ class StateforkBrowserEnv(BrowserEnv):  # type: ignore[misc]  # of a package wit
         self._moments: dict[str, _Kept] = {}
         self._last: dict[str, Any] = {}
         self._task_info: dict[str, Any] = {}
-        self.seen: Evaluation | None = None  # while a task validates: the generation's databases, for those who know
 
     # --- Gymnasium's interface ----------------------------------------------------------------------------------
 
@@ -203,15 +202,18 @@ class StateforkBrowserEnv(BrowserEnv):  # type: ignore[misc]  # of a package wit
         self._fit()
 
     def _task_validate(self) -> tuple[float, bool, str, dict[str, Any]]:
-        """The task's verdict is one of the journal's: of the generation that the action acted on."""
+        """The task's verdict is one of the journal's: of the generation that the action acted on.
+
+        Meanwhile the task finds in ``self.statefork`` what an evaluator may read, the databases too.
+        """
         verdict: list[tuple[float, bool, str, dict[str, Any]]] = []
 
         def check(seen: Evaluation) -> tuple[float, dict[str, Any]]:
-            self.seen = seen
+            self.task.statefork = seen
             try:
                 verdict.append(super(StateforkBrowserEnv, self)._task_validate())
             finally:
-                self.seen = None
+                self.task.statefork = None
             return float(verdict[-1][0]), {"done": bool(verdict[-1][1])}
 
         self._sat().env.evaluate(check, name=type(self.task).__name__)

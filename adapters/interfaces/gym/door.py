@@ -7,6 +7,7 @@ nothing. Only the user to whom the state directory belongs can open it.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sqlite3
 import threading
@@ -38,6 +39,7 @@ class _Client:
 
     def __init__(self, engine: Engine, connected: socket.socket, born: dict[str, Seat]) -> None:
         self._engine = engine
+        self._connected = connected
         self._line = Line(connected)
         self._born = born  # children that nobody has taken yet
         self._seat: Seat | None = None
@@ -45,17 +47,27 @@ class _Client:
 
     def serve(self) -> None:
         """Answer until the client is gone, and give back what it had."""
+        watching = threading.Thread(target=self._watch, name="gym watch", daemon=True)
+        watching.start()
         try:
             with suppress(EOFError, msgspec.DecodeError):
                 while True:
                     self._line.send(self._answer(self._line.ask()))
         finally:
-            left = [seat for name in self._mine if (seat := self._born.pop(name, None)) is not None]
-            for seat in (self._seat, *left):
-                if seat is not None:
-                    with suppress(StateforkError):
-                        seat.leave()
+            _cut(self._connected)
+            watching.join()
             self._line.close()
+
+    def _watch(self) -> None:
+        """When the client is gone, be it in the middle of an action, what it had is taken from it."""
+        poll = select.poll()
+        poll.register(self._connected, select.POLLRDHUP)
+        poll.poll()
+        left = [seat for name in self._mine if (seat := self._born.pop(name, None)) is not None]
+        for seat in (self._seat, *left):
+            if seat is not None:
+                with suppress(StateforkError):
+                    seat.leave()
 
     def _answer(self, ask: Ask) -> Reply:
         try:
@@ -72,8 +84,8 @@ class _Client:
     def _done(self, ask: Ask) -> Reply:
         if ask.what == "take":
             born = self._born.pop(ask.name or "", None)
-            self._seat = born if born is not None else take(self._engine, ask.name)
-            return Reply(value=self._seat.name)
+            taken = self._seat = born if born is not None else take(self._engine, ask.name)
+            return Reply(value=taken.name)
         seat = self._seat
         assert seat is not None, "a client takes a seat first"
         match ask.what:

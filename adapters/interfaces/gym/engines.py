@@ -15,13 +15,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 from statefork.adapters.interfaces.control.client import WorldNotUp
 from statefork.adapters.interfaces.gym.door import serving
-from statefork.adapters.interfaces.gym.host import USERS
+from statefork.adapters.interfaces.gym.host import host_of, users_of
 from statefork.adapters.interfaces.gym.remote import RemoteSeat, dial
 from statefork.adapters.interfaces.gym.seats import LocalSeat, Seat, clear, take
 from statefork.adapters.interfaces.sync import Engine, open_engine
@@ -30,7 +31,6 @@ from statefork.engine.errors import ContractError
 from statefork.engine.runtimes import log_tail, rotate
 
 POLL_S = 0.05
-_STARTING = "gym.starting"
 _HOST = "statefork.adapters.interfaces.gym.host"
 
 
@@ -94,27 +94,96 @@ def sit(contract: str | Path, state: Path, slots: int | None, name: str | None) 
     """
     state = state.absolute()
     with _here.lock:
-        connected = dial(state) if state not in _here.opened else None
-        worker = multiprocessing.parent_process() is not None and state not in _here.opened
-    if connected is not None:
-        return RemoteSeat(state, connected, name, lambda: None)
-    return _elsewhere(contract, state, slots, name) if worker else sit_here(contract, state, slots, name)
+        here = state in _here.opened
+    if here:
+        return sit_here(contract, state, slots, name)
+    users = _enter(state)
+    try:
+        with _starting(state):
+            connected = dial(state)
+            if connected is None and multiprocessing.parent_process() is not None:
+                _start(contract, state, slots)
+                connected = dial(state)
+                if connected is None:
+                    raise _not_up(contract, state)
+            opened = _use(contract, state, slots) if connected is None else None
+        if connected is not None:
+            return RemoteSeat(state, connected, name, lambda: _go(state, users))
+    except BaseException:
+        os.close(users)
+        raise
+    os.close(users)
+    assert opened is not None
+    return _seated(opened, state, name)
 
 
 def sit_here(contract: str | Path, state: Path, slots: int | None, name: str | None) -> LocalSeat:
-    """A seat in an engine of this process. Raises as ``sit``."""
+    """A seat in an engine of this process. Raises as ``sit``, and StateLocked where another one has the directory."""
     state = state.absolute()
+    users = _enter(state)
+    try:
+        with _starting(state):
+            opened = _use(contract, state, slots)
+    finally:
+        os.close(users)
+    return _seated(opened, state, name)
+
+
+def _use(contract: str | Path, state: Path, slots: int | None) -> _Opened:
     with _here.lock:
         opened = _here.opened.get(state)
         if opened is None:
             opened = _here.opened[state] = _Opened(contract, state, slots)
         opened.check(contract, state)
         opened.users += 1
+    return opened
+
+
+def _seated(opened: _Opened, state: Path, name: str | None) -> LocalSeat:
     try:
         return _SharedSeat(opened, state, take(opened.engine, name))
     except BaseException:
         _let_go(opened, state)
         raise
+
+
+def _enter(state: Path) -> int:
+    """Be one of the users of the directory's engine; waits where one is ending now. Returns the file that is held."""
+    users_of(state).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    users = os.open(users_of(state), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(users, fcntl.LOCK_SH)
+    except BaseException:
+        os.close(users)
+        raise
+    return users
+
+
+def _go(state: Path, users: int) -> None:
+    """Be a user no more. The last one waits for the engine's end: then the directory is free."""
+    os.close(users)
+    with users_of(state).open() as file, host_of(state).open("a") as host:
+        while not _locks(host, fcntl.LOCK_SH):  # its process lives
+            if _locks(file, fcntl.LOCK_SH) and not _locks(file, fcntl.LOCK_EX):
+                return  # others use it
+            fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(POLL_S)
+
+
+def _locks(file: IO[str], how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _starting(state: Path) -> Iterator[None]:
+    """One process at a time looks for an engine, and starts one."""
+    with users_of(state).with_suffix(".starting").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _let_go(opened: _Opened, state: Path) -> None:
@@ -157,27 +226,7 @@ def _close_all() -> None:
     _here.opened.clear()
 
 
-# --- in a worker ----------------------------------------------------------------------------------------------------
-
-
-def _elsewhere(contract: str | Path, state: Path, slots: int | None, name: str | None) -> Seat:
-    """A seat in an engine that has a process of its own, which the first of all workers starts."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    users = os.open(state / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(users, fcntl.LOCK_SH)  # waits where an engine is ending now
-        with (state / _STARTING).open("w") as starting:
-            fcntl.flock(starting, fcntl.LOCK_EX)
-            connected = dial(state)
-            if connected is None:
-                _start(contract, state, slots)
-                connected = dial(state)
-        if connected is None:
-            raise _not_up(contract, state)
-        return RemoteSeat(state, connected, name, lambda: os.close(users))
-    except BaseException:
-        os.close(users)
-        raise
+# --- a process of its own for the engine ------------------------------------------------------------------------------
 
 
 def _log(state: Path) -> Path:
@@ -186,7 +235,6 @@ def _log(state: Path) -> Path:
 
 def _start(contract: str | Path, state: Path, slots: int | None) -> None:
     log = _log(state)
-    log.parent.mkdir(mode=0o700, exist_ok=True)
     rotate(log)
     command = [sys.executable, "-m", _HOST, str(find_contract(contract)), str(state), str(slots or 0)]
     with log.open("ab") as said:

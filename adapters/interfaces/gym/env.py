@@ -14,7 +14,7 @@ from gymnasium.core import RenderFrame
 from numpy.typing import NDArray
 
 from statefork.adapters.interfaces.gym.engines import default_state, sit
-from statefork.adapters.interfaces.gym.seats import Glimpse, Judged, Seat, Told, take
+from statefork.adapters.interfaces.gym.seats import Glimpse, Judged, LocalSeat, Seat, Told, take
 from statefork.adapters.interfaces.gym.spaces import (
     TEXT_CHARS_MAX,
     Actions,
@@ -22,10 +22,10 @@ from statefork.adapters.interfaces.gym.spaces import (
     draw_nothing,
     observation_space,
 )
-from statefork.adapters.interfaces.sync import Engine
+from statefork.adapters.interfaces.sync import Engine, Environment
 from statefork.adapters.interfaces.worlds import read_contract
 from statefork.adapters.resources.browser.options import Options as BrowserOptions
-from statefork.engine.errors import InvalidAction, MissingDependency
+from statefork.engine.errors import InvalidAction, MissingDependency, NotReady
 from statefork.journal.values import Json
 
 Judge = Callable[[Any], float | tuple[float, bool]]
@@ -130,6 +130,17 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
     def name(self) -> str:
         """The environment's name, by which the commands know it too: ``statefork log NAME``."""
         return self._sat().name
+
+    @property
+    def environment(self) -> Environment:
+        """The environment of :mod:`statefork.sync` behind it. Raises NotReady where its engine is elsewhere."""
+        seat = self._sat()
+        if isinstance(seat, LocalSeat):
+            return seat.env
+        raise NotReady(
+            f"the engine of {seat.name} runs in another process",
+            hint="Make it in this process, or use what an environment of Gymnasium has",
+        )
 
     def snapshot(self) -> str:
         """Publish the present; the ref that ``reset(options={"at": ref})`` comes back to."""

@@ -17,13 +17,23 @@ from statefork.adapters.interfaces.gym.door import serving
 from statefork.adapters.interfaces.gym.seats import clear
 from statefork.adapters.interfaces.sync import open_engine
 
-USERS = "gym.users"
+
+def users_of(state: Path) -> Path:
+    """The file; it lies where it may before there is a journal."""
+    return state / "logs" / "gym.users"
+
+
+def host_of(state: Path) -> Path:
+    """Another file, which this process locks as long as it lives."""
+    return users_of(state).with_suffix(".host")
 
 
 def main(contract: str, state: str, slots: str) -> None:
     """Serve until nobody holds the lock, or SIGTERM."""
     signal.signal(signal.SIGTERM, _leave)
-    users = os.open(Path(state) / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    alive = os.open(host_of(Path(state)), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    users = os.open(users_of(Path(state)), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with open_engine(contract, state=state, slots=int(slots) or None) as engine:
         clear(engine)
         with serving(engine):
