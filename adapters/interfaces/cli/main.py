@@ -31,6 +31,7 @@ from statefork.adapters.interfaces.cli import (
     keep,
     log,
     ls,
+    mcp,
     release,
     replay,
     show,
@@ -120,10 +121,12 @@ VERBS: dict[str, Verb] = {
     "mark": Verb(keep.mark, keep.MARK_EXAMPLES, PAST),
     "prune": Verb(keep.prune, keep.PRUNE_EXAMPLES, PAST),
     "gc": Verb(gc.gc, gc.EXAMPLES, PAST),
+    "mcp agent": Verb(mcp.agent, mcp.AGENT_EXAMPLES, LIVE),
+    "mcp operator": Verb(mcp.operator, mcp.OPERATOR_EXAMPLES, LIVE),
     "simulate": Verb(simulate.simulate, simulate.EXAMPLES, MAKE),
 }
 
-GROUPS = {"contract": contract.HELP, "store": store.HELP, "world": world.HELP}
+GROUPS = {"contract": contract.HELP, "mcp": mcp.HELP, "store": store.HELP, "world": world.HELP}
 """Verbs of two words: what the first is about."""
 
 _FREE_WORDS = {"ignore_unknown_options": True}  # fields of an action look like options
