@@ -1,0 +1,171 @@
+"""``statefork rollout``: a policy acts in many environments, and trajectories are kept for whoever trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import msgspec
+import typer
+
+from statefork.adapters.interfaces.cli.faults import EXIT_NOT_AS_IT_SHOULD_BE, UsageError
+from statefork.adapters.interfaces.cli.options import JsonOption
+from statefork.adapters.interfaces.cli.output import Bar, Out
+from statefork.adapters.interfaces.cli.sentences import counted
+
+if TYPE_CHECKING:
+    from statefork.adapters.interfaces.rollout import Collected, Task
+
+EXAMPLES = """
+    statefork rollout --policy agent:act --tasks tasks.json --out rollouts -n 8
+    statefork rollout --policy agent:act --tasks tasks.json --out rollouts --world office --slots 4 --best-of 4
+    statefork rollout --policy agent:act --tasks tasks.json --out rollouts     again: only what is missing
+    jq -c 'select(.reward == 1) | .messages' rollouts/trajectories.jsonl
+"""
+FAILURES_TOLD = 10
+SLOT_WAIT_S = 600.0
+
+
+def rollout(
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            help="What decides: module:function, asynchronous or plain, of goal, observation and history. It gives an "
+            "action or Stop(answer). This directory is looked in first.",
+            metavar="MODULE:NAME",
+            show_default=False,
+        ),
+    ],
+    tasks: Annotated[
+        Path, typer.Option("--tasks", help="A task file of WebArena's form.", metavar="FILE", show_default=False)
+    ],
+    out_dir: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            help="Where trajectories are kept. What is complete there is not done again.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ],
+    n: Annotated[int, typer.Option("-n", min=1, help="How many environments at once.")] = 8,
+    world: Annotated[
+        str, typer.Option("--world", help="A packaged world, or a contract file.", metavar="CONTRACT")
+    ] = "shop",
+    slots: Annotated[
+        int | None,
+        typer.Option("--slots", min=1, help="How many of them are bound at once.", show_default="no limit"),
+    ] = None,
+    best_of: Annotated[
+        int, typer.Option("--best-of", min=1, help="Rollouts of each task; best.jsonl has the best of each.")
+    ] = 1,
+    steps_max: Annotated[int, typer.Option("--steps-max", min=1, help="Actions of one rollout at most.")] = 30,
+    judge: Annotated[
+        str,
+        typer.Option(
+            "--judge",
+            help="What tells the reward: plain (answers, addresses, texts, SQL, Python), webarena (its evaluators), "
+            "or module:name of a judge.",
+            metavar="JUDGE",
+        ),
+    ] = "plain",
+    site: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--site",
+            help="Which host a site of the tasks is: shopping=shop.example for __SHOPPING__.",
+            metavar="NAME=HOST",
+            show_default="those of the packaged worlds",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", help="State directory.", metavar="DIR", show_default="state in --out"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Roll out tasks with a policy, and keep what was done, seen and rewarded: one line of JSON for each rollout.
+
+    It opens an engine of its own. A rollout begins in a new environment at the page of its task, and ends when the
+    policy stops or at --steps-max; it is judged then, published, and retired: its moments can still be forked. Killed
+    at any time it goes on when it is given again: what is complete is skipped, nothing is there twice or torn.
+
+    Exit status: 0 every rollout is there, 1 some failed (given again they are tried again), 2 it can't be begun.
+    """
+    from statefork.adapters.interfaces.rollout.policies import load_policy
+    from statefork.adapters.interfaces.rollout.tasks import read_tasks
+
+    out = Out(as_json=as_json)
+    wanted = read_tasks(tasks, _hosts(site or []))
+    decides = load_policy(policy)
+
+    async def roll(bar: Bar) -> Collected:
+        from statefork.adapters.interfaces.python import open_engine
+        from statefork.adapters.interfaces.rollout.collecting import collect
+        from statefork.engine.settings import Settings
+
+        def tell(done: int, of: int, reward: float) -> None:
+            bar.tell(done / of, "rolling out", f"{done} of {of}, mean reward {reward:.2f}")
+
+        settings = Settings(slot_wait_s=SLOT_WAIT_S)
+        async with (
+            _judge(judge, wanted) as judged,
+            open_engine(
+                world, state=state or out_dir / "state", slots=slots, settings=settings, progress=bar.tell
+            ) as engine,
+        ):
+            return await collect(
+                engine,
+                wanted,
+                decides,
+                judged,
+                out_dir,
+                policy_name=policy,
+                at_once=n,
+                attempts=best_of,
+                steps_max=steps_max,
+                tell=tell,
+            )
+
+    with out.progress(f"opening {world}") as bar:
+        # asyncio, for that is what clients of models are mostly written for
+        found = anyio.run(roll, bar, backend="asyncio")
+    _tell(out, found, out_dir)
+    if not found.complete:
+        raise typer.Exit(EXIT_NOT_AS_IT_SHOULD_BE)
+
+
+def _hosts(given: Sequence[str]) -> dict[str, str]:
+    hosts = {}
+    for text in given:
+        name, equals, host = text.partition("=")
+        if not (name and equals and host):
+            raise UsageError(f"--site: {text!r} is not NAME=HOST", hint="Give it as shopping=shop.example")
+        hosts[name] = host.removeprefix("http://").rstrip("/")
+    return hosts
+
+
+def _judge(name: str, tasks: Sequence[Task]) -> Any:
+    """What judges, to be entered. Raises PolicyFailed where it can't judge one of the tasks."""
+    from statefork.adapters.interfaces.rollout.judges import chosen
+
+    return chosen(name, tasks)
+
+
+def _tell(out: Out, found: Collected, place: Path) -> None:
+    out.data({"complete": found.complete, **msgspec.to_builtins(found), "out": os.fspath(place)})
+    skipped = f", {found.skipped} were there already" if found.skipped else ""
+    out.say(
+        f"{counted(found.done, 'rollout')} in {found.seconds:.0f} s{skipped}; mean reward {found.reward:.2f}", "bold"
+    )
+    out.say(f"  {place / 'trajectories.jsonl'}")
+    for failure in found.failed[:FAILURES_TOLD]:
+        out.say(f"failed: {failure.task}/{failure.attempt}: {failure.code}: {failure.message}", "red")
+    if len(found.failed) > FAILURES_TOLD:
+        out.say(f"and {len(found.failed) - FAILURES_TOLD} more: --json has them all", "red")
+    if found.failed:
+        out.say("Given again it tries these again, and nothing else.")
