@@ -39,6 +39,7 @@ from statefork.adapters.interfaces.cli import (
     simulate,
     store,
     up,
+    webarena,
     world,
 )
 from statefork.adapters.interfaces.cli import transitions as moving
@@ -89,6 +90,9 @@ VERBS: dict[str, Verb] = {
     "world build": Verb(world.build, world.BUILD_EXAMPLES, RUN),
     "world up": Verb(world.up, world.UP_EXAMPLES, RUN),
     "world down": Verb(world.down, world.DOWN_EXAMPLES, RUN),
+    "webarena env": Verb(webarena.env, webarena.ENV_EXAMPLES, RUN),
+    "webarena reset-server": Verb(webarena.reset_server, webarena.RESET_EXAMPLES, RUN),
+    "webarena check": Verb(webarena.check, webarena.CHECK_EXAMPLES, RUN),
     "rollout": Verb(rollout.rollout, rollout.EXAMPLES, RUN),
     "contract check": Verb(contract.check, contract.CHECK_EXAMPLES, RUN),
     "contract derive": Verb(contract.derive, contract.DERIVE_EXAMPLES, RUN),
@@ -128,7 +132,13 @@ VERBS: dict[str, Verb] = {
     "simulate": Verb(simulate.simulate, simulate.EXAMPLES, MAKE),
 }
 
-GROUPS = {"contract": contract.HELP, "mcp": mcp.HELP, "store": store.HELP, "world": world.HELP}
+GROUPS = {
+    "contract": contract.HELP,
+    "mcp": mcp.HELP,
+    "store": store.HELP,
+    "webarena": webarena.HELP,
+    "world": world.HELP,
+}
 """Verbs of two words: what the first is about."""
 
 _FREE_WORDS = {"ignore_unknown_options": True}  # fields of an action look like options

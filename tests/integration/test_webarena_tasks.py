@@ -1,0 +1,53 @@
+"""Tasks of WebArena's form score by the real libwebarena and libvisualwebarena as they do on private stacks: in any
+order, and several at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from statefork.adapters.interfaces import webarena
+from statefork.adapters.interfaces.python import open_engine
+from statefork.replay.auditing import audit
+from tests.integration.venv_kit import venv_of
+from tests.integration.webarena_kit import REQUIREMENTS, expected, needs_sites, scores
+
+pytestmark = needs_sites
+
+ON_PRIVATE_STACKS = {"shop-private": ["4", "6", "26"], "tracker-private": ["13", "16"], "wiki-private": ["22", "24"]}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "trio"
+
+
+async def test_all_tasks_on_shared_servers(tmp_path: Path) -> None:
+    names = list(webarena.packaged())
+    async with open_engine("office", state=tmp_path / "state") as engine:
+        assert await scores(engine, names, seed=1) == expected(names)
+    assert audit(tmp_path / "state").clean
+
+
+@pytest.mark.parametrize("world", ON_PRIVATE_STACKS)
+async def test_some_tasks_on_private_stacks(world: str, tmp_path: Path) -> None:
+    names = ON_PRIVATE_STACKS[world]
+    async with open_engine(world, state=tmp_path / "state") as engine:
+        assert await scores(engine, names, seed=2) == expected(names)
+
+
+@pytest.mark.parametrize(("package", "file"), [("webarena", "test.raw.json"), ("visualwebarena", "test_raw.json")])
+def test_the_benchmarks_own_tasks_are_read(package: str, file: str) -> None:
+    python = venv_of(REQUIREMENTS)
+    where = "import importlib.util, sys; print(importlib.util.find_spec(sys.argv[1]).submodule_search_locations[0])"
+    found = subprocess.run([python, "-c", where, package], capture_output=True, text=True, check=True)
+    tasks = webarena.load_tasks(Path(found.stdout.strip()) / file)
+    assert len(tasks) == {"webarena": 812, "visualwebarena": 910}[package]
+    assert {task.package for task in tasks.values()} == {package}
+
+
+def test_this_process_has_none_of_the_packages() -> None:
+    assert importlib.util.find_spec("webarena") is None, "their pins clash with ours"
