@@ -24,7 +24,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """How each case failed."""
     from tests.integration.shop_kit import seeded
 
-    pins = HERE / "browsergym-pins.txt"
+    pins = HERE / "venvs/browsergym.txt"
     python = venv_of(pins) if request.param == "browsergym" else Path(sys.executable)
     state = tmp_path_factory.mktemp(request.param)
     seeded(state)
