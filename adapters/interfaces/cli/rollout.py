@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import anyio
 import msgspec
@@ -29,63 +29,72 @@ FAILURES_TOLD = 10
 SLOT_WAIT_S = 600.0
 
 
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        help="What decides: module:function, asynchronous or plain, of goal, observation and history. It gives an "
+        "action or Stop(answer). This directory is looked in first.",
+        metavar="MODULE:NAME",
+        show_default=False,
+    ),
+]
+TasksOption = Annotated[
+    Path, typer.Option("--tasks", help="A task file of WebArena's form.", metavar="FILE", show_default=False)
+]
+OutOption = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        help="Where trajectories are kept. What is complete there is not done again.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
+JudgeOption = Annotated[
+    str,
+    typer.Option(
+        "--judge",
+        help="What tells the reward: plain (answers, addresses, texts, SQL, Python), webarena (its evaluators), "
+        "or module:name of a judge.",
+        metavar="JUDGE",
+    ),
+]
+SiteOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--site",
+        help="Which host a site of the tasks is: shopping=shop.example for __SHOPPING__.",
+        metavar="NAME=HOST",
+        show_default="those of the packaged worlds",
+    ),
+]
+WorldOption = Annotated[str, typer.Option("--world", help="A packaged world, or a contract file.", metavar="CONTRACT")]
+SlotsOption = Annotated[
+    int | None,
+    typer.Option("--slots", min=1, help="How many of them are bound at once.", show_default="no limit"),
+]
+BestOption = Annotated[
+    int, typer.Option("--best-of", min=1, help="Rollouts of each task; best.jsonl has the best of each.")
+]
+StateOption = Annotated[
+    Path | None,
+    typer.Option("--state", help="State directory.", metavar="DIR", show_default="state in --out"),
+]
+
+
 def rollout(
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            help="What decides: module:function, asynchronous or plain, of goal, observation and history. It gives an "
-            "action or Stop(answer). This directory is looked in first.",
-            metavar="MODULE:NAME",
-            show_default=False,
-        ),
-    ],
-    tasks: Annotated[
-        Path, typer.Option("--tasks", help="A task file of WebArena's form.", metavar="FILE", show_default=False)
-    ],
-    out_dir: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            help="Where trajectories are kept. What is complete there is not done again.",
-            metavar="DIR",
-            show_default=False,
-        ),
-    ],
+    policy: PolicyOption,
+    tasks: TasksOption,
+    out_dir: OutOption,
     n: Annotated[int, typer.Option("-n", min=1, help="How many environments at once.")] = 8,
-    world: Annotated[
-        str, typer.Option("--world", help="A packaged world, or a contract file.", metavar="CONTRACT")
-    ] = "shop",
-    slots: Annotated[
-        int | None,
-        typer.Option("--slots", min=1, help="How many of them are bound at once.", show_default="no limit"),
-    ] = None,
-    best_of: Annotated[
-        int, typer.Option("--best-of", min=1, help="Rollouts of each task; best.jsonl has the best of each.")
-    ] = 1,
+    world: WorldOption = "shop",
+    slots: SlotsOption = None,
+    best_of: BestOption = 1,
     steps_max: Annotated[int, typer.Option("--steps-max", min=1, help="Actions of one rollout at most.")] = 30,
-    judge: Annotated[
-        str,
-        typer.Option(
-            "--judge",
-            help="What tells the reward: plain (answers, addresses, texts, SQL, Python), webarena (its evaluators), "
-            "or module:name of a judge.",
-            metavar="JUDGE",
-        ),
-    ] = "plain",
-    site: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--site",
-            help="Which host a site of the tasks is: shopping=shop.example for __SHOPPING__.",
-            metavar="NAME=HOST",
-            show_default="those of the packaged worlds",
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option("--state", help="State directory.", metavar="DIR", show_default="state in --out"),
-    ] = None,
+    judge: JudgeOption = "plain",
+    site: SiteOption = None,
+    state: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Roll out tasks with a policy, and keep what was done, seen and rewarded: one line of JSON for each rollout.
@@ -100,43 +109,67 @@ def rollout(
     from statefork.adapters.interfaces.rollout.tasks import read_tasks
 
     out = Out(as_json=as_json)
-    wanted = read_tasks(tasks, _hosts(site or []))
-    decides = load_policy(policy)
-
-    async def roll(bar: Bar) -> Collected:
-        from statefork.adapters.interfaces.python import open_engine
-        from statefork.adapters.interfaces.rollout.collecting import collect
-        from statefork.engine.settings import Settings
-
-        def tell(done: int, of: int, reward: float) -> None:
-            bar.tell(done / of, "rolling out", f"{done} of {of}, mean reward {reward:.2f}")
-
-        settings = Settings(slot_wait_s=SLOT_WAIT_S)
-        async with (
-            _judge(judge, wanted) as judged,
-            open_engine(
-                world, state=state or out_dir / "state", slots=slots, settings=settings, progress=bar.tell
-            ) as engine,
-        ):
-            return await collect(
-                engine,
-                wanted,
-                decides,
-                judged,
-                out_dir,
-                policy_name=policy,
-                at_once=n,
-                attempts=best_of,
-                steps_max=steps_max,
-                tell=tell,
-            )
-
+    wish = _Wish(
+        tasks=read_tasks(tasks, _hosts(site or [])),
+        policy=load_policy(policy),
+        name=policy,
+        judge=judge,
+        out=out_dir,
+        world=world,
+        state=state or out_dir / "state",
+        slots=slots,
+        at_once=n,
+        attempts=best_of,
+        steps_max=steps_max,
+    )
     with out.progress(f"opening {world}") as bar:
         # asyncio, for that is what clients of models are mostly written for
-        found = anyio.run(roll, bar, backend="asyncio")
+        found = anyio.run(_roll, wish, bar, backend="asyncio")
     _tell(out, found, out_dir)
     if not found.complete:
         raise typer.Exit(EXIT_NOT_AS_IT_SHOULD_BE)
+
+
+class _Wish(NamedTuple):
+    tasks: Sequence[Task]
+    policy: Any
+    name: str
+    judge: str
+    out: Path
+    world: str
+    state: Path
+    slots: int | None
+    at_once: int
+    attempts: int
+    steps_max: int
+
+
+async def _roll(wish: _Wish, bar: Bar) -> Collected:
+    from statefork.adapters.interfaces.python import open_engine
+    from statefork.adapters.interfaces.rollout.collecting import collect
+    from statefork.adapters.interfaces.rollout.judges import chosen
+    from statefork.engine.settings import Settings
+
+    def tell(done: int, of: int, reward: float) -> None:
+        bar.tell(done / of, "rolling out", f"{done} of {of}, mean reward {reward:.2f}")
+
+    settings = Settings(slot_wait_s=SLOT_WAIT_S)
+    async with (
+        chosen(wish.judge, wish.tasks) as judge,
+        open_engine(wish.world, state=wish.state, slots=wish.slots, settings=settings, progress=bar.tell) as engine,
+    ):
+        return await collect(
+            engine,
+            wish.tasks,
+            wish.policy,
+            judge,
+            wish.out,
+            policy_name=wish.name,
+            at_once=wish.at_once,
+            attempts=wish.attempts,
+            steps_max=wish.steps_max,
+            tell=tell,
+        )
 
 
 def _hosts(given: Sequence[str]) -> dict[str, str]:
@@ -147,13 +180,6 @@ def _hosts(given: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"--site: {text!r} is not NAME=HOST", hint="Give it as shopping=shop.example")
         hosts[name] = host.removeprefix("http://").rstrip("/")
     return hosts
-
-
-def _judge(name: str, tasks: Sequence[Task]) -> Any:
-    """What judges, to be entered. Raises PolicyFailed where it can't judge one of the tasks."""
-    from statefork.adapters.interfaces.rollout.judges import chosen
-
-    return chosen(name, tasks)
 
 
 def _tell(out: Out, found: Collected, place: Path) -> None:
