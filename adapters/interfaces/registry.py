@@ -15,9 +15,10 @@ from types import ModuleType
 
 import msgspec
 
+from statefork.adapters.resources.derived.options import Options as Derived
 from statefork.adapters.resources.process import Options as Private
 from statefork.adapters.resources.process import ProcessResource
-from statefork.adapters.resources.process.programs import why_not
+from statefork.adapters.resources.process.programs import why_not, why_not_run
 from statefork.engine.contract import PRIVATE_ADAPTER, Contract
 from statefork.engine.errors import ContractError, MissingDependency
 from statefork.engine.masks import Columned, Cookied
@@ -26,6 +27,7 @@ from statefork.engine.places import Problem
 from statefork.engine.ports import Resource, Services
 
 ENTRY_POINT_GROUP = "statefork.adapters"
+DERIVED = "derived"
 NONE = "none"  # the name of the strategy of an adapter that can't work here
 
 BUILT_IN = {
@@ -103,7 +105,7 @@ def _bad_private(contract: Contract, name: str) -> Iterator[Problem]:
 
 
 def check_programs(contract: Contract, base_dir: Path | None) -> None:
-    """Raise ContractError, with the places, for programs of private backends that are not there or can't be run.
+    """Raise ContractError, with the places, for programs that a contract names and that are not there or can't be run.
 
     ``base_dir``: what the contract's paths are relative to; None: it is not made yet, and what lies there is not looked
     at. Of what stands in for an adapter only where that can't be loaded here.
@@ -113,6 +115,8 @@ def check_programs(contract: Contract, base_dir: Path | None) -> None:
         private = bool(spec.private and unavailable(spec.adapter))
         if private or spec.adapter == PRIVATE_ADAPTER:
             problems += _bad_program(contract, name, base_dir, private=private)
+        elif spec.adapter == DERIVED:
+            problems += _bad_builder(contract, name, base_dir)
     if problems:
         raise ContractError.of(problems)
 
@@ -120,6 +124,13 @@ def check_programs(contract: Contract, base_dir: Path | None) -> None:
 def _bad_program(contract: Contract, name: str, base_dir: Path | None, *, private: bool) -> Iterator[Problem]:
     if why := why_not(contract.convert(name, Private, private=private), base_dir):
         yield Problem(place=contract.place(name, "private.command" if private else "command"), message=why)
+
+
+def _bad_builder(contract: Contract, name: str, base_dir: Path | None) -> Iterator[Problem]:
+    options = contract.convert(name, Derived)
+    directory = base_dir / options.path if base_dir is not None else None
+    if options.command and (why := why_not_run(options.command[0], options.environment, directory)):
+        yield Problem(place=contract.place(name, "command"), message=why)
 
 
 def make_resources(contract: Contract, services: Services) -> dict[str, Resource]:

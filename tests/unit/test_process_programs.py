@@ -85,3 +85,14 @@ def test_it_is_told_wherever_a_contract_is_opened_or_checked(
     found = capsys.readouterr().out
     assert place in found
     assert "Missing: program" in found
+
+
+def test_so_is_a_program_that_makes_a_derived_tree(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = there / "notes.toml"
+    entry = (
+        '[contract]\nname = "notes"\n[resources.index]\nadapter = "derived"\ndurability = "derived"\ncommand = ["%s"]\n'
+    )
+    for command, status in (("./serve", 0), ("sh", 0), ("{output}/x", 0), ("./text", 1), ("no-such-program", 1)):
+        file.write_text(entry % command)
+        assert invoke(["contract", "check", str(file)]) == status, command
+        assert (f"{file}:6:1: resources.index.command:" in capsys.readouterr().out) == bool(status)

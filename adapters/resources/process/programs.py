@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from statefork.adapters.resources.process.options import Options, filled, inherited
@@ -17,21 +18,25 @@ def why_not(options: Options, base_dir: Path | None) -> str:
     """
     data = base_dir / options.base if base_dir is not None and options.base else None
     known = {"python": sys.executable} | ({"data": str(data)} if data is not None else {})
-    word = filled(options.words()[0], known)
-    if "{" in word:
+    directory = base_dir / options.path if base_dir is not None and options.path else data
+    return why_not_run(filled(options.words()[0], known), options.environment, directory)
+
+
+def why_not_run(program: str, environment: Mapping[str, str], directory: Path | None) -> str:
+    """The same of any program, under what a contract adds to the environment. ``directory``: where it would be run."""
+    if "{" in program:
         return ""
-    if "/" not in word:
-        path = options.environment.get("PATH", inherited().get("PATH", os.defpath))
-        if "{" in path or shutil.which(word, path=path):
+    if "/" not in program:
+        path = environment.get("PATH", inherited().get("PATH", os.defpath))
+        if "{" in path or shutil.which(program, path=path):
             return ""
-        where = f"the contract's PATH ({path})" if "PATH" in options.environment else "the engine's PATH"
-        return f"there is no program {word!r} in {where}"
-    if not Path(word).is_absolute():
-        directory = base_dir / options.path if base_dir is not None and options.path else data
+        where = f"the contract's PATH ({path})" if "PATH" in environment else "the engine's PATH"
+        return f"there is no program {program!r} in {where}"
+    if not Path(program).is_absolute():
         if directory is None:
             return ""
-        word = str(directory / word)
-    return _told(Path(word))
+        return _told(directory / program)
+    return _told(Path(program))
 
 
 def _told(program: Path) -> str:
