@@ -212,7 +212,7 @@ def test_no_tool_of_an_agent_is_an_operators(tmp_path: Path) -> None:
     agents = {tool.name for tool in agent_tools(tmp_path, "a")}
     assert agents.isdisjoint(tool.name for tool in operator_tools(tmp_path))
     assert {field for tool in agent_tools(tmp_path, "a") for field in tool.arguments.__struct_fields__} == {
-        *("action", "screenshot"),
+        *("action", "screenshot", "timeout_s"),
     }
 
 

@@ -70,9 +70,10 @@ class Observe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acting(Observe, frozen=True, kw_only=True):
-    """``action``: an object with its ``type``, such as {"type": "goto", "url": …}."""
+    """``action``: an object with its ``type``, such as {"type": "goto", "url": …}. ``timeout_s``: for how long."""
 
     action: dict[str, Any]
+    timeout_s: float | None = None
 
 
 class Auditing(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +91,8 @@ def agent_tools(state: Path, env: str) -> list[Tool]:
 
     def see(given: Plain) -> Plain:
         action = given.get("action")
-        seen = _ask(state, "act", Act, {"env": env, "action": action})
+        asked = {"env": env, "action": action, "timeout_s": given.get("timeout_s")}
+        seen = _ask(state, "act", Act, asked)
         wanted = given["screenshot"] and seen["screenshot"]
         return {**seen, "png": Control(state).blob(seen["screenshot"]) if wanted else b""}
 

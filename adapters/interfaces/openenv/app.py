@@ -33,7 +33,8 @@ class OpenEnv:
     """Called as an ASGI application.
 
     ``begin``: the moment that each episode begins with; None: the origin of an environment that is made for this.
-    ``sessions``: how many clients there may be at once. ``names``: as for the HTTP interface.
+    ``sessions``: how many clients there may be at once. ``judge``: what gives rewards, and ends episodes.
+    ``act_timeout_s``: how long an action may take; None: as the engine's settings say. ``names``: as for HTTP.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class OpenEnv:
         begin: str | None = None,
         sessions: int = SESSIONS_MAX,
         judge: Judge | None = None,
+        act_timeout_s: float | None = None,
         names: Collection[str] = (),
     ) -> None:
         self._engine = engine
         self._beginning = Beginning(engine, begin)
         self._most = sessions
         self._judge = judge
+        self._act_timeout_s = act_timeout_s
         self._there = 0
         routes = [
             WebSocketRoute("/ws", self._connected),
@@ -70,7 +73,7 @@ class OpenEnv:
             await socket.close()
             return
         self._there += 1
-        session = Session(self._engine, self._beginning, self._judge)
+        session = Session(self._engine, self._beginning, self._judge, self._act_timeout_s)
         try:
             await self._converse(socket, session)
         finally:

@@ -60,10 +60,11 @@ class Beginning:
 class Session:
     """What one connection asks, in order."""
 
-    def __init__(self, engine: Engine, beginning: Beginning, judge: Judge | None) -> None:
+    def __init__(self, engine: Engine, beginning: Beginning, judge: Judge | None, act_timeout_s: float | None) -> None:
         self._engine = engine
         self._beginning = beginning
         self._judge = judge
+        self._act_timeout_s = act_timeout_s
         self._env: Environment | None = None
         self._asked = ResetAsked()
         self._state = State(episode_id=None, step_count=0)
@@ -114,7 +115,7 @@ class Session:
             why = "the episode is over" if self._done else "there is no episode yet"
             return error_message("EXECUTION_ERROR", f"{why}: reset first")
         action = {name: value for name, value in action.items() if name != "metadata"}  # of each action there
-        seen = await self._env.act(action)
+        seen = await self._env.act(action, timeout_s=self._act_timeout_s)
         self._state = msgspec.structs.replace(self._state, step_count=self._state.step_count + 1)
         return self._told(seen, await self._judged(self._env))
 
