@@ -92,7 +92,7 @@ def start(contract: str, state: Path, options: tuple[str, ...], tell: Tell) -> d
 def _doing(log: Path) -> str:
     """What an engine that opens said last; it writes a line for each thing that it does."""
     said = log_tail(log).splitlines()
-    return said[-1] if said else ""
+    return said[-1] if said and not said[-1].startswith("{") else ""
 
 
 def _words(log: Path) -> str:

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import typer
 
-from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.cli.output import Out, while_opening
 from statefork.engine.errors import MissingDependency
 
 if TYPE_CHECKING:
@@ -199,4 +199,4 @@ def opening(doors: Doors, out: Out, contract: str) -> Iterator[Callable[[float, 
         yield lambda _, doing: _log.info("%s", doing)
         return
     with out.progress(f"opening {contract}") as bar:
-        yield bar.tell
+        yield while_opening(bar, out)

@@ -19,6 +19,7 @@ from rich.table import Table
 
 GAP = "  "
 STILL_EVERY_S = 30.0
+STARTING = "starting "  # how the engine tells of a server that starts (see engine.lifecycle)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -126,6 +127,16 @@ class Bar:
             self._bars.update(self._task, completed=fraction, description=printable(text), detail=printable(detail))
         elif (line := self._lines.line(text)) is not None:
             self._out.note(line)
+
+
+def while_opening(bar: Bar, out: Out) -> Callable[[float, str], None]:
+    """What a bar is told while an engine opens: in a pipe nothing of servers that start, as they do each time."""
+
+    def tell(fraction: float, doing: str) -> None:
+        if out.errors.is_terminal or not doing.startswith(STARTING):
+            bar.tell(fraction, doing)
+
+    return tell
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

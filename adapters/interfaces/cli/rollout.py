@@ -13,7 +13,7 @@ import typer
 
 from statefork.adapters.interfaces.cli.faults import EXIT_NOT_AS_IT_SHOULD_BE, UsageError
 from statefork.adapters.interfaces.cli.options import JsonOption
-from statefork.adapters.interfaces.cli.output import Bar, Out
+from statefork.adapters.interfaces.cli.output import Bar, Out, while_opening
 from statefork.adapters.interfaces.cli.sentences import counted
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def rollout(
     )
     with out.progress(f"opening {world}") as bar:
         # asyncio, for that is what clients of models are mostly written for
-        found = anyio.run(_roll, wish, bar, backend="asyncio")
+        found = anyio.run(_roll, wish, bar, out, backend="asyncio")
     _tell(out, found, out_dir)
     if not found.complete:
         raise typer.Exit(EXIT_NOT_AS_IT_SHOULD_BE)
@@ -144,7 +144,7 @@ class _Wish(NamedTuple):
     steps_max: int
 
 
-async def _roll(wish: _Wish, bar: Bar) -> Collected:
+async def _roll(wish: _Wish, bar: Bar, out: Out) -> Collected:
     from statefork.adapters.interfaces.python import open_engine
     from statefork.adapters.interfaces.rollout.collecting import collect
     from statefork.adapters.interfaces.rollout.judges import chosen
@@ -156,7 +156,9 @@ async def _roll(wish: _Wish, bar: Bar) -> Collected:
     settings = Settings(slot_wait_s=SLOT_WAIT_S)
     async with (
         chosen(wish.judge, wish.tasks) as judge,
-        open_engine(wish.world, state=wish.state, slots=wish.slots, settings=settings, progress=bar.tell) as engine,
+        open_engine(
+            wish.world, state=wish.state, slots=wish.slots, settings=settings, progress=while_opening(bar, out)
+        ) as engine,
     ):
         return await collect(
             engine,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from statefork.adapters.interfaces.cli.main import _tell, invoke
-from statefork.adapters.interfaces.cli.output import Lines, Out, json_text
+from statefork.adapters.interfaces.cli.output import Bar, Lines, Out, json_text, while_opening
 from statefork.journal.errors import StateforkError
 
 
@@ -62,3 +62,19 @@ def test_what_takes_long_is_told_again_each_half_minute() -> None:
         *("still creating tables, 1:00", "still creating tables, 2:10", None),
     ]
     assert lines.line("pictures") == "pictures"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_servers_that_start_are_told_to_a_bar_only(terminal: bool) -> None:
+    out = Out()
+    out.errors = Console(file=io.StringIO(), force_terminal=terminal)
+    told: list[str] = []
+
+    class Told(Bar):
+        def tell(self, fraction: float, text: str, detail: str = "") -> None:
+            told.append(text)
+
+    tell = while_opening(Told(None, None, out), out)
+    for doing in ("starting db", "recovering environments: 3", "removing what nothing reaches: 2"):
+        tell(0.5, doing)
+    assert told == ["starting db"] * terminal + ["recovering environments: 3", "removing what nothing reaches: 2"]
