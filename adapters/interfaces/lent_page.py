@@ -16,6 +16,7 @@ from statefork.adapters.interfaces.blocking import Calls
 from statefork.adapters.resources.browser.raw import Proxy
 from statefork.adapters.resources.browser.raw import front as active
 from statefork.adapters.resources.browser.raw import mean_by_test_id as mean
+from statefork.adapters.resources.browser.raw import rest as come_to_rest
 
 
 class LentPage:
@@ -63,6 +64,11 @@ def front(page: LentPage) -> Any:
     """The page of the tab that is active now."""
     page._calls.check()
     return lend(active(page._target), page._calls)
+
+
+def rest(page: LentPage, seconds_max: float) -> None:
+    """Wait until the active tab has come to rest, as after an action, or that time has passed."""
+    page._calls.call(lambda: come_to_rest(page._target, seconds_max))
 
 
 def lend(value: Any, calls: Calls) -> Any:

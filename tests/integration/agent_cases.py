@@ -227,17 +227,25 @@ def case_a_verdict_is_of_the_generation_that_was_acted_on(stage: Stage) -> None:
     assert isinstance(told[0], DrainTimeout), told
 
 
-CASES: dict[str, Callable[[Stage], None]] = {
-    name.removeprefix("case_"): case for name, case in list(globals().items()) if name.startswith("case_")
-}
+def cases_in(names: dict[str, Any]) -> dict[str, Callable[[Stage], None]]:
+    """The cases of a module."""
+    return {name.removeprefix("case_"): case for name, case in names.items() if name.startswith("case_")}
+
+
+CASES = cases_in(dict(globals()))
 
 
 def main(face: str, state: str) -> None:
     """Run all, and print how each failed; nothing where it did not."""
     told: dict[str, str] = {}
+    cases = dict(CASES)
+    if face == "browsergym":
+        from tests.integration import browsergym_cases
+
+        cases |= cases_in(vars(browsergym_cases))
     with sync.open_engine("shop", state=Path(state)) as engine:
         stage = Stage(engine, FACES[face]())
-        for name, case in CASES.items():
+        for name, case in cases.items():
             began = time.monotonic()
             try:
                 case(stage)
@@ -252,4 +260,6 @@ def main(face: str, state: str) -> None:
 
 
 if __name__ == "__main__":
+    from tests.integration.agent_cases import main  # the module that others import, not a second one
+
     main(*sys.argv[1:])

@@ -23,7 +23,7 @@ from browsergym.core.env import BrowserEnv  # type: ignore[import-not-found]  # 
 
 from statefork.adapters.interfaces.gym.engines import default_state, sit_here
 from statefork.adapters.interfaces.gym.seats import LocalSeat, take
-from statefork.adapters.interfaces.lent_page import front, mean_by_test_id
+from statefork.adapters.interfaces.lent_page import front, mean_by_test_id, rest
 from statefork.adapters.interfaces.sync import Engine, Environment, Evaluation
 from statefork.engine.errors import EnvironmentFrozen, InvalidAction, LeaseRevoked, ResourceFailed, StaleGeneration
 from statefork.journal.errors import StateforkError
@@ -32,6 +32,7 @@ BID = "bid"
 STEP_SECONDS_MAX = 120.0
 """How long a step may take until the environment is given up at its last generation."""
 ACTION_CHARS_MAX = 1_000_000
+REST_SECONDS_MAX = 5.0  # as a browser's settle_s in a contract
 _TIMEOUT_MS_USUAL = 30_000  # Playwright's own
 _TAKEN_AWAY = (LeaseRevoked, ResourceFailed, EnvironmentFrozen, StaleGeneration)
 _UNHEARD = ("slow_mo", "resizeable_window", "record_video_dir", "pw_chromium_kwargs", "pw_context_kwargs")
@@ -200,6 +201,11 @@ class StateforkBrowserEnv(BrowserEnv):  # type: ignore[misc]  # of a package wit
         """The environment knows which tab is the active one, and always has one."""
         self.page = front(self.page)
         self._fit()
+
+    def _wait_dom_loaded(self) -> None:
+        """Where BrowserGym waits for documents, what they have asked for is awaited, too."""
+        super()._wait_dom_loaded()
+        rest(front(self.page), REST_SECONDS_MAX)
 
     def _task_validate(self) -> tuple[float, bool, str, dict[str, Any]]:
         """The task's verdict is one of the journal's: of the generation that the action acted on.

@@ -11,7 +11,7 @@ import inspect
 import json
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from statefork.adapters.resources.browser.bridge import AsyncioThread
 from statefork.engine.errors import ResourceFailed
@@ -19,19 +19,31 @@ from statefork.engine.errors import ResourceFailed
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
+class Front(Protocol):
+    """The context that a lent page belongs to. All on Playwright's thread."""
+
+    def front(self) -> Any:
+        """The page of the tab that is the active one."""
+        ...
+
+    def show(self, page: Any) -> None:
+        """A page was brought to front."""
+        ...
+
+    async def rest(self, seconds_max: float) -> None:
+        """Return when the active page has come to rest, or after that time."""
+        ...
+
+
 class Loan:
     """Whether the page may still be used: it was lent for one action.
 
-    ``active`` tells the page of the tab that is the active one; ``shown`` is told of a page that was brought to front.
     ``test_id`` is the attribute that ``get_by_test_id`` means; empty: Playwright's.
     """
 
-    def __init__(
-        self, thread: AsyncioThread, active: Callable[[], Any] | None = None, shown: Callable[[Any], None] | None = None
-    ) -> None:
+    def __init__(self, thread: AsyncioThread, context: Front) -> None:
         self.thread = thread
-        self.active = active
-        self.shown = shown
+        self.context = context
         self.test_id = ""
         self.ended = False
 
@@ -95,9 +107,9 @@ def _forward(method: Callable[..., Any], loan: Loan) -> Callable[..., Any]:
     async def forwarded(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = unwrap(args), unwrap(kwargs)
         found = await loan.check().call(method, *args, **kwargs)
-        if method.__name__ == "bring_to_front" and loan.shown is not None:
-            shown, page = loan.shown, getattr(method, "__self__", None)
-            loan.check().call_sync(lambda: shown(page))
+        if method.__name__ == "bring_to_front":
+            page = getattr(method, "__self__", None)
+            loan.check().call_sync(lambda: loan.context.show(page))
         return wrap(found, loan)
 
     return forwarded
@@ -119,8 +131,13 @@ def mean_by_test_id(page: Proxy, attribute: str) -> None:
 def front(page: Proxy) -> Any:
     """The page of the tab that is active now: what was done with a lent one may have opened or closed some."""
     loan: Loan = page._loan
-    active = loan.active
-    return page if active is None else wrap(loan.check().call_sync(active), loan)
+    return wrap(loan.check().call_sync(loan.context.front), loan)
+
+
+async def rest(page: Proxy, seconds_max: float) -> None:
+    """Wait until the active tab has come to rest, as after an action."""
+    loan: Loan = page._loan
+    await loan.check().call(loan.context.rest, seconds_max)
 
 
 def _forward_sync(method: Callable[..., Any], loan: Loan) -> Callable[..., Any]:

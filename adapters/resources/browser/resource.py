@@ -373,7 +373,7 @@ class BrowserResource(CarriedProfiles, ComparedProfiles):
     async def raw(self, binding: Binding) -> AsyncIterator[Any]:
         """The active tab's Playwright page, usable from this side (see :mod:`raw`); lent until the block ends."""
         session = self._session(self._bound(binding))
-        loan = Loan(self._thread, lambda: session.live.active.page, session.live.show)
+        loan = Loan(self._thread, session)
         try:
             yield Proxy(await self._thread.call(session.page), loan)
         except PlaywrightError as error:

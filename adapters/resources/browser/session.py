@@ -23,7 +23,7 @@ from statefork.adapters.resources.browser.host import BrowserHost
 from statefork.adapters.resources.browser.pause import Paused
 from statefork.adapters.resources.browser.perform import Look, look, perform
 from statefork.adapters.resources.browser.restore import restore
-from statefork.adapters.resources.browser.settle import twice
+from statefork.adapters.resources.browser.settle import settle, twice
 from statefork.adapters.resources.browser.state import Document, Stored, changes, digest_of
 from statefork.engine.errors import ResourceFailed, RuntimeDied
 from statefork.journal.values import Conditions
@@ -50,6 +50,7 @@ class Session:
         self.unlike_behind: tuple[str, ...] = ()  # tabs that are not shown, whose text differs
         self._held: Stored | None = None
         self._paused: Paused | None = None
+        self._since = 0  # requests that were begun before this one are not waited for
 
     @classmethod
     async def make(
@@ -177,7 +178,22 @@ class Session:
     async def page(self) -> Page:
         """The active tab's page."""
         self._alive()
+        self._since = self.live.sequence
         return self.live.active.page
+
+    # What a lent page needs besides (see :mod:`raw`).
+
+    def front(self) -> Page:
+        """The active tab's page, as things stand."""
+        return self.live.active.page
+
+    def show(self, page: Page) -> None:
+        """A page was brought to front: its tab is the active one."""
+        self.live.show(page)
+
+    async def rest(self, seconds_max: float) -> None:
+        """Wait for what the pages have asked for since the page was given out. Raises RuntimeDied."""
+        await self._guarded(settle(self.live, self.live.active, self._since, seconds_max))
 
     async def close(self) -> None:
         """Close the context. No unload handler runs and no beacon is sent. Idempotent."""
