@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from statefork.adapters.interfaces.cli.main import invoke
 from statefork.adapters.interfaces.http.client import Client
-from statefork.adapters.interfaces.http.guard import TOKEN_VARIABLE
+from statefork.adapters.interfaces.http.names import TOKEN_VARIABLE
 from statefork.adapters.interfaces.http.problems import Unauthorised
 from tests.integration.test_cli import CONTRACT, READY_S, engine
 
@@ -57,3 +59,33 @@ def test_where_it_can_not_listen_is_told(tmp_path: Path, capfd: pytest.CaptureFi
     up = ["up", str(tmp_path / "notes.toml"), "--state", str(tmp_path / "state"), "--http", address]
     assert invoke(up) == 2
     assert "error[usage]" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["up", "notes.toml", "--http", "0"], "pip install 'statefork[http]'"),
+        (["up", "notes.toml", "--openenv", "0"], "pip install 'statefork[http]'"),
+        (["mcp", "agent", "a"], "pip install 'statefork[mcp]'"),
+    ],
+)
+def test_what_is_not_installed_is_named(tmp_path: Path, words: list[str], hint: str) -> None:
+    (tmp_path / "notes.toml").write_text(CONTRACT)
+    done = bare(f"from statefork.adapters.interfaces.cli.main import invoke; sys.exit(invoke({words}))", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error[missing_dependency]: ")
+    assert hint in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_client_needs_nothing_that_serves(tmp_path: Path) -> None:
+    asks = "from statefork.adapters.interfaces.http.client import Client; Client('http://127.0.0.1:1').status()"
+    last = bare(asks, tmp_path).stderr.splitlines()[-1]
+    assert last.startswith("statefork.adapters.interfaces.control.client.NoEngine: nobody answers"), last
+
+
+def bare(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a program does where the extras are not installed."""
+    missing = ("hypercorn", "mcp", "prometheus_client", "starlette")
+    program = f"import sys; sys.modules.update(dict.fromkeys({missing}))\n{code}"
+    return subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)

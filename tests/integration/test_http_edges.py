@@ -14,7 +14,8 @@ import pytest
 
 from statefork.adapters.interfaces.http import asking, events, serving
 from statefork.adapters.interfaces.http.client import Client
-from statefork.adapters.interfaces.http.guard import TOKEN_NAME, token_of
+from statefork.adapters.interfaces.http.guard import token_of
+from statefork.adapters.interfaces.http.names import TOKEN_NAME
 from statefork.adapters.interfaces.http.problems import Unauthorised
 from statefork.journal.events import ActionBegun, ActionEnded
 from tests.integration import http_kit

@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from statefork.adapters.interfaces.cli.output import Out, while_opening
+from statefork.adapters.interfaces.http.names import TOKEN_NAME, TOKEN_VARIABLE
 from statefork.engine.errors import MissingDependency
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("statefork.up")
 
 OPENENV_MAX = 8
-TOKEN_VARIABLE = "STATEFORK_HTTP_TOKEN"
 
 
 class LogFormat(StrEnum):
@@ -146,7 +146,7 @@ async def opened(engine: Engine, doors: Doors) -> AsyncIterator[dict[str, Any]]:
 
 async def _http(engine: Engine, doors: Doors, stack: AsyncExitStack, spawn: Callable[..., object]) -> dict[str, Any]:
     from statefork.adapters.interfaces.http.app import Api
-    from statefork.adapters.interfaces.http.guard import TOKEN_NAME, token_of
+    from statefork.adapters.interfaces.http.guard import token_of
     from statefork.adapters.interfaces.http.serving import served
 
     assert doors.http is not None

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
-from statefork.adapters.interfaces.cli.doors import TOKEN_VARIABLE, Doors
+from statefork.adapters.interfaces.cli.doors import Doors
 from statefork.adapters.interfaces.cli.options import STATE, EnvArgument, StateOption
 from statefork.adapters.interfaces.cli.output import Out
+from statefork.adapters.interfaces.http.names import TOKEN_VARIABLE
 from statefork.engine.errors import MissingDependency
 
 if TYPE_CHECKING:

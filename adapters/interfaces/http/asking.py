@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from statefork.adapters.interfaces.http.logs import environment
+from statefork.adapters.interfaces.http.names import IDEMPOTENCY_HEADER
 from statefork.adapters.interfaces.http.problems import BodyTooLarge, InternalError, UsageError
 from statefork.adapters.interfaces.http.replies import json_response, problem_response
-from statefork.adapters.interfaces.http.routes import IDEMPOTENCY_HEADER, Route
+from statefork.adapters.interfaces.http.routes import Route
 from statefork.adapters.interfaces.python import Engine
 from statefork.journal.errors import StateforkError
 

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from statefork.adapters.interfaces.control.client import EngineLost, NoEngine
-from statefork.adapters.interfaces.http.guard import TOKEN_VARIABLE
+from statefork.adapters.interfaces.http.names import TOKEN_VARIABLE
 from statefork.adapters.interfaces.http.problems import InternalError, UsageError, error_of
 from statefork.adapters.interfaces.http.routes import EXPORT, IMPORT, ROUTES, Route
 from statefork.journal.errors import StateforkError

@@ -32,9 +32,8 @@ from statefork.adapters.interfaces.http.calls import (
     headers_of,
     in_query,
 )
-from statefork.adapters.interfaces.http.events import LAST_ID_HEADER
+from statefork.adapters.interfaces.http.names import LAST_ID_HEADER, TOLD_HEADER
 from statefork.adapters.interfaces.http.routes import IMPORT
-from statefork.adapters.interfaces.http.transfers import TOLD_HEADER
 
 __all__ = ["AsyncClient", "Client"]
 

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from statefork.adapters.interfaces.http.asking import asked_in_query
 from statefork.adapters.interfaces.http.looking import is_about
+from statefork.adapters.interfaces.http.names import LAST_ID_HEADER
 from statefork.adapters.interfaces.http.problems import UsageError
 from statefork.adapters.interfaces.python import Engine
 from statefork.engine.errors import LimitReached
@@ -21,7 +22,6 @@ from statefork.journal.log import Journal, Recorded
 CLIENTS_MAX = 64
 BEAT_S = 15.0
 """How often a silent stream says that it is still there, so that whoever is gone is noticed."""
-LAST_ID_HEADER = "Last-Event-ID"
 
 
 class EventsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

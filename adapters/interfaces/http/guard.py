@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from statefork.adapters.interfaces.http.names import TOKEN_NAME, TOKEN_VARIABLE
 from statefork.adapters.interfaces.http.problems import ForbiddenOrigin, ForeignHost, Unauthorised
 from statefork.adapters.interfaces.http.replies import problem_response
 from statefork.journal.errors import StateforkError
@@ -24,8 +25,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-TOKEN_NAME = "http.token"
-TOKEN_VARIABLE = "STATEFORK_HTTP_TOKEN"
 _TOKEN_BYTES = 32
 _SCHEME = "bearer "
 OPEN_PATHS = frozenset({"/health"})

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 
 from statefork.adapters.interfaces.http.answers import ANSWERS, Audited, Environments, Log
-from statefork.adapters.interfaces.http.events import LAST_ID_HEADER, EventsAsked
+from statefork.adapters.interfaces.http.events import EventsAsked
 from statefork.adapters.interfaces.http.looking import AuditAsked, LogAsked
+from statefork.adapters.interfaces.http.names import IDEMPOTENCY_HEADER, LAST_ID_HEADER
 from statefork.adapters.interfaces.http.problems import MEDIA_TYPE, Problem
-from statefork.adapters.interfaces.http.routes import EXPORT, IDEMPOTENCY_HEADER, IMPORT, ROUTES, Route
+from statefork.adapters.interfaces.http.routes import EXPORT, IMPORT, ROUTES, Route
 from statefork.adapters.interfaces.http.sandboxes import Asked as SandboxForkAsked
 from statefork.adapters.interfaces.http.sandboxes import Forked
 

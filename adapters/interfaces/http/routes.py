@@ -15,7 +15,6 @@ import msgspec
 
 from statefork.adapters.interfaces.control.verbs import VERBS, Verb
 
-IDEMPOTENCY_HEADER = "Idempotency-Key"
 _LENT = "lent"  # a child that ends with the connection: HTTP's connections are shared, and mean nothing
 _IN_QUERY = frozenset({"GET", "DELETE"})
 

@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from statefork.adapters.interfaces.control.verbs import described
 from statefork.adapters.interfaces.http.asking import asked
+from statefork.adapters.interfaces.http.names import IDEMPOTENCY_HEADER
 from statefork.adapters.interfaces.http.problems import UsageError, problem
 from statefork.adapters.interfaces.http.replies import json_response
-from statefork.adapters.interfaces.http.routes import IDEMPOTENCY_HEADER
 from statefork.adapters.interfaces.python import Engine
 from statefork.engine.errors import PartialFork, TransitionAborted
 from statefork.journal.errors import StateforkError

@@ -23,13 +23,12 @@ from statefork.adapters.interfaces.http.asking import (
     too_large,
     while_there,
 )
+from statefork.adapters.interfaces.http.names import TOLD_HEADER
 from statefork.adapters.interfaces.http.replies import json_response
 from statefork.adapters.interfaces.http.routes import EXPORT, IMPORT
 from statefork.adapters.interfaces.python import Engine
 
 IMPORT_BYTES_MAX = 16 * 1024 * 1024 * 1024
-TOLD_HEADER = "Statefork-Exported"
-"""The header that tells of an export what the command prints: JSON."""
 _CHUNK_BYTES = 65_536
 _NAME = "moment.statefork"
 
