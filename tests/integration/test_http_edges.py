@@ -193,6 +193,22 @@ async def test_heads_that_do_not_end_are_cut(running: Running, monkeypatch: pyte
             assert (await anyio.to_thread.run_sync(_all_of, client)).startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0",
+        head(
+            "GET", "/health", "Connection: Upgrade, HTTP2-Settings, close", "Upgrade: h2c", "HTTP2-Settings: AAAAAAAA"
+        ),
+    ],
+)
+async def test_no_other_version_is_spoken(running: Running, said: bytes) -> None:
+    """In HTTP/2 a client that does not read is held up where no deadline is."""
+    with anyio.fail_after(PATIENCE_S), running.raw(said) as client:
+        client.shutdown(socket.SHUT_WR)
+        assert (await anyio.to_thread.run_sync(_all_of, client)).startswith((b"HTTP/1.1 4", b"HTTP/1.1 2"))
+
+
 def _all_of(client: socket.socket) -> bytes:
     """What comes until the other side closes."""
     found = b""

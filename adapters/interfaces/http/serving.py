@@ -13,9 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, cast
 
+import h11
 import trio
 from hypercorn.config import Config
 from hypercorn.events import Event, Updated
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState, LifespanState
@@ -110,12 +112,23 @@ class _Bounded:
         await self.aclose()
 
 
+class _Http1(H11Protocol):
+    """Speaks nothing else: with HTTP/2 a client that does not read is held up where no deadline of ours sees it."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        return
+
+
 class _Connection(TCPServer):
     """Ends with its client, and not only when that would have been idle for too long."""
 
     _gone = False
 
     async def _read_data(self) -> None:
+        own = self.protocol
+        own.protocol = _Http1(
+            *(own.app, own.config, own.context, own.task_group, own.state, own.ssl, own.client, own.server, own.send)
+        )
         await super()._read_data()
         self._gone = True
         await self.idle_task.stop()
