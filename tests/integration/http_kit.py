@@ -79,7 +79,7 @@ async def serving(folder: Path, *, contract: str = CONTRACT, slots: int | None =
         api = Api(engine, token=TOKEN)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(api.run)
-            async with served(api, place_of("0")) as address:
+            async with served(api, place_of("0"), hurried=engine.kernel.hurried) as address:
                 yield Running(engine, address.url)
             tasks.cancel_scope.cancel()
 

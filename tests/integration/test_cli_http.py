@@ -12,9 +12,9 @@ import pytest
 
 from statefork.adapters.interfaces.cli.main import invoke
 from statefork.adapters.interfaces.http.client import Client
-from statefork.adapters.interfaces.http.names import TOKEN_VARIABLE
+from statefork.adapters.interfaces.http.names import TOKEN_NAME, TOKEN_VARIABLE
 from statefork.adapters.interfaces.http.problems import Unauthorised
-from tests.integration.test_cli import CONTRACT, READY_S, engine
+from tests.integration.test_cli import CONTRACT, READY_S, Engine, engine
 
 
 def test_it_is_served_beside_the_control_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +39,34 @@ def test_it_is_served_beside_the_control_door(tmp_path: Path, monkeypatch: pytes
     assert {("a", 1), ("a", 2)} <= {(line["environment"], line["generation"]) for line in lines}
     assert any(line["message"].startswith("a@2 published by snapshot") for line in lines)
     assert running.process.returncode == 0
+
+
+def test_events_go_on_where_they_were_left_also_in_the_next_engine(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def listen(running: Engine, until_type: str) -> None:
+        with client_of(running) as client:
+            for event in client.events(env="a", after=seen[-1] if seen else 0):
+                seen.append(event["position"])
+                if event["event"]["type"] == until_type:
+                    return
+
+    with engine(tmp_path, tmp_path / "state", CONTRACT, "--http", "0") as running:
+        with client_of(running) as client:
+            client.create("a")
+        listen(running, "environment.activated/1")
+        running.end()
+    with engine(tmp_path, tmp_path / "state", CONTRACT, "--http", "0") as running:
+        with client_of(running) as client:
+            client.retire("a")
+            listen(running, "environment.retired/1")
+            logged = [one["position"] for one in client.log(env="a", limit=1000)["events"]]
+    assert seen == logged
+
+
+def client_of(running: Engine) -> Client:
+    """A client with the token of the state directory."""
+    return Client(running.ready["http"]["url"], token=(running.state / TOKEN_NAME).read_text().strip())
 
 
 def test_a_token_that_is_given_is_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import stat
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import anyio
 import httpx
 import pytest
 
+from statefork.adapters.interfaces.control.client import EngineLost, NoEngine
 from statefork.adapters.interfaces.http import asking, events, serving
 from statefork.adapters.interfaces.http.client import Client
 from statefork.adapters.interfaces.http.guard import token_of
@@ -261,3 +263,38 @@ async def test_the_end_does_not_wait_for_listeners(tmp_path: Path, monkeypatch: 
             client = running.raw(head("GET", "/events?after=0"))
             assert (await anyio.to_thread.run_sync(client.recv, 12)) == b"HTTP/1.1 200"
         client.close()
+
+
+async def test_who_hurries_the_end_does_not_wait_for_actions(tmp_path: Path) -> None:
+    body = json.dumps({"action": WAIT}).encode()
+    with anyio.fail_after(serving.GRACE_S - 1):
+        async with http_kit.serving(tmp_path) as running:
+            await running.engine.create("a")
+            client = running.raw(head("POST", ACTIONS, f"Content-Length: {len(body)}") + body)
+            await until(running.engine, ActionBegun, env="a")
+            running.engine.kernel.hurry()
+        client.close()
+
+
+def test_an_answer_that_does_not_come_is_told_as_unknown() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            connection, _ = listener.accept()
+            connection.recv(1)
+            connection.close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", token="t") as client, pytest.raises(EngineLost):
+            client.snapshot("a")
+        thread.join()
+    with Client(f"http://127.0.0.1:{listener_port()}", token="t") as client, pytest.raises(NoEngine):
+        client.snapshot("a")
+
+
+def listener_port() -> int:
+    """A port at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port

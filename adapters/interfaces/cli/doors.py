@@ -153,7 +153,7 @@ async def _http(engine: Engine, doors: Doors, stack: AsyncExitStack, spawn: Call
     place = doors.place(doors.http)
     api = Api(engine, token=token_of(engine.state, doors.token), names=doors.names, journal=doors.journal)
     spawn(api.run)
-    address = await stack.enter_async_context(served(api, place))
+    address = await stack.enter_async_context(served(api, place, hurried=engine.kernel.hurried))
     token_file = None if doors.token else str(engine.state / TOKEN_NAME)
     return {"url": address.url, "token_file": token_file, "loopback": place.loopback}
 
@@ -165,7 +165,7 @@ async def _openenv(engine: Engine, doors: Doors, stack: AsyncExitStack) -> dict[
     assert doors.openenv is not None
     place = doors.place(doors.openenv)
     app = OpenEnv(engine, begin=doors.openenv_from, sessions=doors.openenv_max, names=doors.names)
-    address = await stack.enter_async_context(served(app, place))
+    address = await stack.enter_async_context(served(app, place, hurried=engine.kernel.hurried))
     return {"url": address.url, "loopback": place.loopback}
 
 

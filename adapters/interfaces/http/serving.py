@@ -167,10 +167,13 @@ def _listen(place: Place) -> socket.socket:
 
 
 @asynccontextmanager
-async def served(app: ASGIApp, place: Place) -> AsyncIterator[Served]:
+async def served(
+    app: ASGIApp, place: Place, *, hurried: Callable[[], Awaitable[None]] | None = None
+) -> AsyncIterator[Served]:
     """Serve an application while the body runs; then requests under way have a little time to end.
 
-    Raises UsageError where the address can't be had.
+    ``hurried`` returns when they are not to have it: whoever closes the engine gives up on them. Raises UsageError
+    where the address can't be had.
     """
     listener = _listen(place)
     host, port = listener.getsockname()[:2]
@@ -192,17 +195,19 @@ async def served(app: ASGIApp, place: Place) -> AsyncIterator[Served]:
 
     async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as connections:
-            await nursery.start(
-                _accept, serve, trio.SocketListener(trio.socket.from_stdlib_socket(listener)), connections
-            )
+            if hurried is not None:
+                nursery.start_soon(_cut_off, hurried, connections.cancel_scope)
+            listening = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+            accepting = await nursery.start(_accept, serve, listening, connections)
             try:
                 yield Served(host, port)
             finally:
-                nursery.cancel_scope.cancel()
+                accepting.cancel()
                 listener.close()
                 await context.terminated.set()
                 connections.cancel_scope.shield = True
                 connections.cancel_scope.deadline = trio.current_time() + GRACE_S
+        nursery.cancel_scope.cancel()
 
 
 async def _accept(
@@ -210,10 +215,16 @@ async def _accept(
     listener: trio.SocketListener,
     connections: trio.Nursery,
     *,
-    task_status: trio.TaskStatus[None],
+    task_status: trio.TaskStatus[trio.CancelScope],
 ) -> None:
-    task_status.started()
-    await trio.serve_listeners(serve, [listener], handler_nursery=connections)
+    with trio.CancelScope() as scope:
+        task_status.started(scope)
+        await trio.serve_listeners(serve, [listener], handler_nursery=connections)
+
+
+async def _cut_off(hurried: Callable[[], Awaitable[None]], connections: trio.CancelScope) -> None:
+    await hurried()
+    connections.cancel()
 
 
 async def _quietly(run: Callable[[], Awaitable[None]]) -> None:
