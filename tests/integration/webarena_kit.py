@@ -10,7 +10,7 @@ import pytest
 
 from statefork.adapters.interfaces import webarena
 from statefork.adapters.interfaces.python import Engine
-from statefork.worlds.office.scripted import Script, scripts
+from statefork.worlds.office.scripted import Script, Way, scripts
 from tests.integration.postgres_kit import needs_postgres
 from tests.integration.shop_kit import needs_shop
 from tests.integration.stack_kit import Tracker, Wiki, missing
@@ -18,7 +18,6 @@ from tests.integration.venv_kit import venv_of
 
 REQUIREMENTS = Path(__file__).parent / "venvs/webarena.txt"
 LACKING = missing(Tracker()) or missing(Wiki())
-LANES = 4
 
 needs_sites = [
     pytest.mark.anyio,
@@ -42,15 +41,18 @@ def writes(script: Script) -> bool:
     return any(action["type"] != "goto" for action in script.actions)
 
 
-async def scores(engine: Engine, names: list[str], *, seed: int) -> dict[str, dict[str, float]]:
-    """What the right and the wrong script of each task score, in an order by chance and several at once.
+Ways = list[tuple[str, Way]]
+"""Tasks, and which of their scripts."""
 
-    An environment takes the next task when it has done one; it is reset where something was left behind.
+
+async def scores(engine: Engine, ways: Ways, *, lanes: int, seed: int) -> dict[tuple[str, Way], float]:
+    """What scripts score, in an order by chance and several at once.
+
+    An environment takes the next one when it has done one; it is reset where something was left behind.
     """
     tasks, told = webarena.packaged(), scripts()
-    todo = [(name, way) for name in names for way in told[name]]
-    Random(seed).shuffle(todo)
-    found: dict[str, dict[str, float]] = {name: {} for name in names}
+    todo = Random(seed).sample(ways, len(ways))
+    found: dict[tuple[str, Way], float] = {}
 
     async def lane(number: int) -> None:
         env = await engine.create(f"lane-{number}")
@@ -58,16 +60,16 @@ async def scores(engine: Engine, names: list[str], *, seed: int) -> dict[str, di
             name, way = todo.pop()
             script = told[name][way]
             answer = await script.perform(env, webarena.sites_of(env).for_agent)
-            found[name][way] = await judges.evaluate(env, tasks[name], answer)
-            if writes(script):
+            found[name, way] = await judges.evaluate(env, tasks[name], answer)
+            if todo and writes(script):
                 await env.reset()
 
-    async with evaluators(at_once=2 * LANES) as judges, anyio.create_task_group() as lanes:
-        for number in range(min(LANES, len(names))):
-            lanes.start_soon(lane, number)
+    async with evaluators(at_once=2 * lanes) as judges, anyio.create_task_group() as running:
+        for number in range(lanes):
+            running.start_soon(lane, number)
     return found
 
 
-def expected(names: list[str]) -> dict[str, dict[str, float]]:
+def expected(ways: Ways) -> dict[tuple[str, Way], float]:
     """Who does what is asked scores 1, who does not 0."""
-    return {name: {"right": 1.0, "wrong": 0.0} for name in names}
+    return {(name, way): float(way == "right") for name, way in ways}

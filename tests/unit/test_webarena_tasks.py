@@ -55,6 +55,7 @@ def read(folder: Path, content: object) -> dict[str, Any]:
 
 def test_one_task_or_many(tmp_path: Path) -> None:
     assert list(read(tmp_path, GOOD)) == ["7"]
+    assert list(read(tmp_path, {"tasks": [GOOD]})) == ["7"]
     tasks = read(tmp_path, [GOOD, changed(task_id="other", image=None)])
     assert {name: task.package for name, task in tasks.items()} == {"7": "webarena", "other": "visualwebarena"}
     assert load_tasks(tmp_path) == tasks

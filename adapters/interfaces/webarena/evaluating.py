@@ -99,8 +99,12 @@ class Evaluators:
             await workers.aclose()
         self._workers.clear()
 
-    async def evaluate(self, env: Environment, task: Task, trajectory: Trajectory = "") -> float:
+    async def evaluate(
+        self, env: Environment, task: Task, trajectory: Trajectory = "", *, deadline_s: float | None = None
+    ) -> float:
         """The score of a task in an environment as it is now; it is journaled with the generation that was judged.
+
+        ``deadline_s``: of this one.
 
         Raises EvaluatorNeedsModel and SiteMissing before anything runs; EvaluatorFailed and EvaluatorTimeout, after
         which the environment goes on as it was; MissingDependency where the package can't be imported.
@@ -110,8 +114,8 @@ class Evaluators:
         needed = sites_of(env, self._declared)
         self._check_sites(task, needed)
 
-        async def check(evaluation: Evaluation) -> tuple[float, Json]:
-            return await self._judged(env, evaluation, task, answer_of(trajectory))
+        async def check(_: Evaluation) -> tuple[float, Json]:
+            return await self._judged(env, task, answer_of(trajectory), deadline_s or self._deadline_s)
 
         async with self._places:
             return await env.evaluate(check, name=f"{task.package} {task.id}")
@@ -124,7 +128,7 @@ class Evaluators:
 
         return judged
 
-    async def _judged(self, env: Environment, evaluation: Evaluation, task: Task, answer: str) -> tuple[float, Json]:
+    async def _judged(self, env: Environment, task: Task, answer: str, deadline_s: float) -> tuple[float, Json]:
         sites = sites_of(env, self._declared)
         page = await shown(env, sites)
         before = await _marks(env)
@@ -142,7 +146,7 @@ class Evaluators:
             "cookies": page.cookies,
         }
         config = sites.filled(_beside(task))
-        score = await self._of(task.package).judge(request, config, self._deadline_s)
+        score = await self._of(task.package).judge(request, config, deadline_s)
         after = await _marks(env)
         written: list[Json] = [name for name, mark in after.items() if before.get(name) != mark]
         return score, {"task": task.id, "answer": answer, "page": page.url, "written": written}

@@ -66,12 +66,12 @@ class Workers:
             await anyio.to_thread.run_sync(lambda: shutil.rmtree(place, ignore_errors=True))
 
     async def _asked(self, request: Mapping[str, Any], deadline_s: float, place: Path) -> dict[str, Any]:
-        pid = 0
+        evaluator: psutil.Process | None = None
         try:
             with anyio.move_on_after(deadline_s):
                 async with await anyio.connect_unix(self._place / "door") as stream:
                     lines = BufferedByteReceiveStream(stream)
-                    pid = int((await _line(lines))["pid"])
+                    evaluator = psutil.Process((await _line(lines))["pid"])
                     await stream.send(json.dumps(request).encode() + b"\n")
                     return await _line(lines)
             raise EvaluatorTimeout(
@@ -81,7 +81,13 @@ class Workers:
                 task=request["task"],
                 deadline_s=deadline_s,
             )
-        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, OSError) as error:
+        except (
+            anyio.EndOfStream,
+            anyio.IncompleteRead,
+            anyio.BrokenResourceError,
+            OSError,
+            psutil.NoSuchProcess,
+        ) as error:
             raise EvaluatorFailed(
                 f"the evaluator's process of {request['task']} died without an answer",
                 hint="The environment goes on",
@@ -89,7 +95,8 @@ class Workers:
                 task=request["task"],
             ) from error
         finally:
-            _kill(pid)
+            if evaluator is not None:
+                _kill(evaluator)
 
     async def _start(self) -> None:
         door = self._place / "door"
@@ -128,7 +135,8 @@ class Workers:
         """End the process and all that it has forked. Idempotent."""
         with anyio.CancelScope(shield=True):
             if self._process is not None:
-                _kill(self._process.pid)
+                with suppress(psutil.NoSuchProcess):
+                    _kill(psutil.Process(self._process.pid))
                 await self._process.aclose()
                 self._process = None
             if remove:
@@ -147,12 +155,9 @@ def _said(place: Path) -> str:
     return ""
 
 
-def _kill(pid: int) -> None:
-    """End a process and all that it has started: its browser has a process group of its own."""
-    if not pid:
-        return
+def _kill(process: psutil.Process) -> None:
+    """End a process and all that it has started (its browser has a process group of its own), if it still runs."""
     with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
         for one in [process, *process.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):
                 one.kill()

@@ -85,7 +85,7 @@ def packaged() -> dict[str, Task]:
 
 
 def load_tasks(path: Path | str) -> dict[str, Task]:
-    """The tasks of a file (one, or a list), or of every ``*.json`` in a folder, by their ids.
+    """The tasks of a file (one, a list, or an object with ``tasks``), or of every ``*.json`` in a folder, by their ids.
 
     Raises TasksInvalid with everything that is wrong, each with its place.
     """
@@ -116,8 +116,14 @@ def _read(file: Path, problems: list[Problem]) -> Iterable[Task]:
         problems.append(Problem(place=Place(file=str(file)), message=str(error)))
         return
     places = json_places(text, str(file))
-    tasks = [((number,), one) for number, one in enumerate(content)] if isinstance(content, list) else [((), content)]
-    for at, config in tasks:
+    above: KeyPath = ()
+    if isinstance(content, dict) and isinstance(content.get("tasks"), list):
+        above, content = ("tasks",), content["tasks"]
+    if isinstance(content, list):
+        found: list[tuple[KeyPath, object]] = [((*above, number), one) for number, one in enumerate(content)]
+    else:
+        found = [((), content)]
+    for at, config in found:
         checking = _Checking(places, at, file.parent)
         task = checking.task(config)
         problems += checking.problems
@@ -128,7 +134,7 @@ def _read(file: Path, problems: list[Problem]) -> Iterable[Task]:
 class _Checking:
     """Looks one task through. ``at``: where it stands in the file."""
 
-    def __init__(self, places: Places, at: tuple[int, ...], folder: Path) -> None:
+    def __init__(self, places: Places, at: KeyPath, folder: Path) -> None:
         self._places = places
         self._at = at
         self._folder = folder

@@ -49,9 +49,10 @@ def main(address: str, package: str) -> None:
             if sys.stdin in readable:
                 return
             connection, _ = door.accept()
-            if os.fork() == 0:
-                door.close()
-                serve(connection, package)
+            with connection:  # the child's copy is the one that tells of its end
+                if os.fork() == 0:
+                    door.close()
+                    serve(connection, package)
 
 
 def load(package: str) -> None:
