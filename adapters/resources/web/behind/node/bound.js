@@ -122,6 +122,15 @@ createHook({
   destroy: (id) => counting.ended(id)
 }).enable()
 
+// An error that nobody catches ends node, and with it what everybody is served by. After a cut that is how what was left
+// running ends: its stores are closed to it, its sockets shut. It ends alone.
+process.on('uncaughtException', (error) => {
+  if (error instanceof BindingEnded || courses.getStore()?.bound.ended) return
+  if (process.listenerCount('uncaughtException') > 1) return // the application decides
+  console.error(error)
+  process.exit(1)
+})
+
 function begin (secret, telling) {
   key = secret
   tell = telling
