@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from itertools import count
@@ -12,6 +13,7 @@ import anyio
 import httpx
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp_types import ImageContent
 
 from statefork.adapters.interfaces.control.server import serve_control
 from statefork.adapters.interfaces.http.app import Api
@@ -265,3 +267,24 @@ async def test_case_24_what_comes_late(doors: Doors, face: Face) -> None:
         assert await doors.pieces(agent.env) == 0.0
         assert "Your basket is empty" in await done(agent, BASKET)
         await door.close()
+
+
+async def test_pictures_are_sent_in_each_form(doors: Doors) -> None:
+    png = b"\x89PNG\r\n"
+    args = ["-m", "statefork", "mcp", "agent", "pictured", "--state", str(doors.engine.state)]
+    async with doors.operator() as engine:
+        await engine.create("pictured")
+        seen = await engine.act("pictured", CATALOGUE)
+        assert (await engine.blob(seen["screenshot"])).startswith(png)
+        async with Client(StdioServerParameters(command=sys.executable, args=args)) as client:
+            told = await client.call_tool("observe", {"screenshot": True})
+            (picture,) = (part for part in told.content if isinstance(part, ImageContent))
+            assert b64decode(picture.data).startswith(png)
+
+    def look() -> str:
+        talker = Talker(doors.openenv)
+        with talker.socket:
+            talker.say({"type": "reset", "data": {"screenshots": True}})
+            return str(talker.say({"type": "step", "data": CATALOGUE})["data"]["observation"]["screenshot"])
+
+    assert b64decode(await anyio.to_thread.run_sync(look)).startswith(png)
