@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from statefork.adapters.interfaces import rollout
+from statefork.adapters.interfaces import rollout, webarena
+from statefork.adapters.interfaces.rollout.judges import chosen
+from statefork.adapters.interfaces.rollout.policies import Decision
+from statefork.adapters.interfaces.webarena.evaluating import PYTHON_VARIABLE
+from statefork.worlds.office.scripted import scripts
 from tests.integration import rollout_shop
 from tests.integration.rollout_kit import lines
 from tests.integration.shop_kit import needs_shop, open_shop
+from tests.integration.venv_kit import venv_of
+from tests.integration.webarena_kit import REQUIREMENTS
 
 if TYPE_CHECKING:
     from statefork.adapters.interfaces.python import Engine
@@ -71,3 +77,27 @@ async def test_a_search_finds_what_is_not_told(engine: Engine, tmp_path: Path) -
     assert [step.action["type"] for step in found.best.steps] == ["goto", "click"]
     assert (found.tried, found.depth) == (6, 2)
     assert engine.environments() == []
+
+
+async def test_webarenas_own_evaluators_judge(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of the office that lies in the shop, done rightly and wrongly."""
+    monkeypatch.setenv(PYTHON_VARIABLE, str(venv_of(REQUIREMENTS)))
+    name = "6"
+    (tmp_path / "tasks.json").write_text(json.dumps([webarena.packaged()[name].config]))
+    tasks = rollout.read_tasks(tmp_path / "tasks.json")
+    script = scripts()[name]
+
+    async def policy(goal: str, observation: rollout.Observed, history: Sequence[rollout.Step]) -> Decision:
+        actions, answer = script["right" if observation.attempt == 1 else "wrong"]
+        if len(history) == len(actions):
+            return rollout.Stop(answer)
+        action: dict[str, Any] = json.loads(
+            json.dumps(actions[len(history)]).replace("__SHOPPING__", rollout_shop.SHOP)
+        )
+        return action
+
+    async with chosen("webarena", tasks) as judge:
+        told = await rollout.collect(engine, tasks, policy, judge, tmp_path / "out", attempts=2)
+    assert told.complete, told.failed
+    assert [one["reward"] for one in lines(tmp_path / "out" / "trajectories.jsonl")] == [1.0, 0.0]
+    assert [one["id"] for one in lines(tmp_path / "out" / "best.jsonl")] == [f"{name}/1"]
