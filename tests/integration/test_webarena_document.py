@@ -54,10 +54,7 @@ def test_the_commands_do_what_they_say(tmp_path: Path) -> None:
             if block.language == "console":
                 shell.run(block)
         anyio.run(resets, tmp_path, shell.environment, backend="trio")
-        told = subprocess.run(
-            ["statefork", "show", "one", "--json"], cwd=tmp_path, env=shell.environment, capture_output=True, check=True
-        )
-        assert json.loads(told.stdout)["generation"] == 2
+        subprocess.run(["statefork", "show", "one@2"], cwd=tmp_path, env=shell.environment, check=True)
     finally:
         subprocess.run(["statefork", "world", "down"], cwd=tmp_path, env=shell.environment, check=True)
 
