@@ -7,7 +7,8 @@ environment of statefork, and plain, asked directly. In every round each action 
 other, in turns first. The plain side does what an action does there: Playwright's call, the wait for load, for what was
 asked for and for two frames, then address, title, accessibility snapshot and screenshot at once, decoded. So the
 difference is the gateway, the journal, the blobs, the lease and the way between the threads. Times are medians in
-milliseconds; ``overhead_percent`` compares the medians of whole rounds, and ``judged_ms`` is what a judge's query adds.
+milliseconds; ``overhead_percent`` compares the medians of whole rounds. ``judge_ms`` is what a judge's query takes,
+where there is one.
 """
 
 from __future__ import annotations
@@ -140,10 +141,8 @@ async def run(rounds: int) -> dict[str, Any]:
                     noted: dict[str, list[float]] = times if number else defaultdict(list)  # the first warms up
                     await _round(env, peer, noted, plain_first=bool(number % 2))
                     began = time.perf_counter()
-                    await asyncio.to_thread(judged.step, "")
-                    seen = time.perf_counter()
-                    await asyncio.to_thread(env.step, "")
-                    noted["judged_ms"].append((2 * seen - began - time.perf_counter()) * 1000)
+                    await asyncio.to_thread(judged._verdict)
+                    noted["judge_ms"].append((time.perf_counter() - began) * 1000)
             finally:
                 await browser.close()
                 await asyncio.to_thread(judged.close)

@@ -13,7 +13,11 @@ import pytest
 from browsergym.core.action.highlevel import HighLevelActionSet  # type: ignore[import-not-found]  # in its environment
 from browsergym.core.env import BrowserEnv  # type: ignore[import-not-found]  # in its environment
 from browsergym.core.task import AbstractBrowserTask, OpenEndedTask  # type: ignore[import-not-found]  # the same
-from browsergym.utils.obs import flatten_axtree_to_str, flatten_dom_to_str, prune_html  # type: ignore[import-not-found]
+from browsergym.utils.obs import (  # type: ignore[import-not-found]  # the same
+    flatten_axtree_to_str,
+    flatten_dom_to_str,
+    prune_html,
+)
 
 from statefork import sync
 from statefork.browsergym import StateforkBrowserEnv, register_task
