@@ -16,6 +16,7 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 import statefork
 from statefork import sync
+from statefork.adapters.interfaces.lent_page import front
 from statefork.engine.errors import LeaseRevoked, ResourceFailed
 from statefork.engine.settings import DrainPolicy
 from statefork.journal.values import Moment
@@ -94,6 +95,18 @@ def test_a_page_is_used_as_in_playwrights_synchronous_interface(env: sync.Enviro
         _ = button.text_content
     assert env.observe().title == "Desk"
     assert env.capsule.actions == 1
+
+
+def test_given_two_tabs_when_a_page_is_brought_to_front_then_its_tab_is_the_active_one(env: sync.Environment) -> None:
+    with env.page() as page:
+        page.set_content(DESK)
+        other = page.context.new_page()
+        other.set_content("<title>Other</title>")
+    assert env.observe().title == "Other"
+    with env.page() as page:
+        page.context.pages[0].bring_to_front()
+        assert front(page).title() == "Desk"
+    assert env.observe().title == "Desk"
 
 
 def test_a_callback_that_would_wait_for_itself_is_refused(env: sync.Environment) -> None:

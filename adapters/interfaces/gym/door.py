@@ -56,6 +56,7 @@ class _Client:
         finally:
             _cut(self._connected)
             watching.join()
+            self._give_back()  # what came of the last that was asked, too
             self._line.close()
 
     def _watch(self) -> None:
@@ -63,7 +64,10 @@ class _Client:
         poll = select.poll()
         poll.register(self._connected, select.POLLRDHUP)
         poll.poll()
-        left = [seat for name in self._mine if (seat := self._born.pop(name, None)) is not None]
+        self._give_back()
+
+    def _give_back(self) -> None:
+        left = [seat for name in tuple(self._mine) if (seat := self._born.pop(name, None)) is not None]
         for seat in (self._seat, *left):
             if seat is not None:
                 with suppress(StateforkError):
