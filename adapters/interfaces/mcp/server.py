@@ -27,7 +27,7 @@ from statefork.journal.errors import StateforkError
 
 _log = logging.getLogger(__name__)
 PATH = "/mcp"
-TOLD_BYTES_MAX = 200_000
+TOLD_CHARS_MAX = 200_000
 """How much text one answer has: more of a page or of a difference would push the rest out of a model's view."""
 
 Context = ServerRequestContext[Any, Any]
@@ -98,8 +98,8 @@ def _seen(seen: Plain) -> types.CallToolResult:
 
 
 def _text(text: str) -> types.TextContent:
-    if len(text) > TOLD_BYTES_MAX:
-        text = f"{text[:TOLD_BYTES_MAX]}\n… and {len(text) - TOLD_BYTES_MAX} characters more"
+    if len(text) > TOLD_CHARS_MAX:
+        text = f"{text[:TOLD_CHARS_MAX]}\n… and {len(text) - TOLD_CHARS_MAX} characters more"
     return types.TextContent(type="text", text=text)
 
 
