@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from statefork.adapters.interfaces.cli.main import invoke
+from statefork.adapters.interfaces.control.client import EngineLost, NoEngine
 from statefork.adapters.interfaces.http.client import Client
 from statefork.adapters.interfaces.http.names import TOKEN_NAME, TOKEN_VARIABLE
 from statefork.adapters.interfaces.http.problems import Unauthorised
@@ -62,6 +65,37 @@ def test_events_go_on_where_they_were_left_also_in_the_next_engine(tmp_path: Pat
             listen(running, "environment.retired/1")
             logged = [one["position"] for one in client.log(env="a", limit=1000)["events"]]
     assert seen == logged
+
+
+def test_what_a_killed_engine_did_not_answer_is_given_again_with_its_key(tmp_path: Path) -> None:
+    """An action that was under way is lost by name; a command is done once."""
+    hanging: list[type[Exception]] = []
+    with engine(tmp_path, tmp_path / "state", CONTRACT, "--http", "0") as running:
+        with client_of(running) as client:
+            client.create("a", key="made")
+
+        def hang() -> None:
+            with client_of(running) as client:
+                try:
+                    client.act("a", {"type": "wait", "key": "bell"})
+                except EngineLost as error:
+                    hanging.append(type(error))
+
+        agent = threading.Thread(target=hang)
+        agent.start()
+        with client_of(running) as client:
+            while "action.begun/1" not in str(client.log(env="a", limit=1000)):  # until it has begun, on disk
+                pass
+            running.end(signal.SIGKILL)
+            agent.join(READY_S)
+            with pytest.raises(NoEngine):
+                client.status()
+    assert hanging == [EngineLost]
+    with engine(tmp_path, tmp_path / "state", CONTRACT, "--http", "0") as running:
+        assert running.ready["recovered"]["lost"] == {"a": [1]}
+        with client_of(running) as client:
+            assert client.create("a", key="made")["env"] == "a"
+            assert client.audit(world=True)["clean"]
 
 
 def client_of(running: Engine) -> Client:
