@@ -186,3 +186,22 @@ def test_tasks_that_can_not_be_rolled_out_are_told_all_at_once(rolling: Rolling)
         assert said in message
     (rolling.folder / "tasks.json").write_text(json.dumps([task(1, "a", eval_types=["program_html"])]))
     assert "--judge webarena" in rolling(status=2)["error"]["hint"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_stop_it_ends_though_a_policy_blocks(rolling: Rolling, how: signal.Signals) -> None:
+    written(rolling.folder, task(1, "count to 1"), task("slow", "halt on the way to 2"))
+    command = [sys.executable, "-m", "statefork", *rolling.words("-n", "2")]
+    with subprocess.Popen(command, cwd=rolling.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            while not (rolling.folder / "halted").exists() or not list((rolling.out / "parts").glob("*.json")):
+                assert process.poll() is None, process.stderr and process.stderr.read()
+            process.send_signal(how)
+            _, told = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+    assert (process.returncode, told.decode().splitlines()[-1]) == (130, "interrupted; run it again to go on")
+    assert rolling.ids == ["1/1"]
+    assert len(retired(rolling.out / "state")) == 2
+    (rolling.folder / "go").touch()
+    assert rolling()["skipped"] == 1

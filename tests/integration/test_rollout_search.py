@@ -114,8 +114,8 @@ async def test_who_gives_up_leaves_nothing(tmp_path: Path) -> None:
     async with numbers(tmp_path) as engine:
         with anyio.CancelScope() as scope:
 
-            def score(trajectory: Trajectory) -> float:
-                anyio.from_thread.run_sync(scope.cancel)
+            async def score(trajectory: Trajectory) -> float:
+                scope.cancel()
                 return 0.0
 
             await rollout.tree_search(engine, GOAL, propose, score, judge, name="s")

@@ -253,7 +253,8 @@ def invoke(words: list[str]) -> int:
 
 
 def _interrupted(words: list[str]) -> int:
-    print("interrupted; run it again to go on" if words[:1] == ["demo"] else "interrupted", file=sys.stderr)
+    goes_on = words[:1] in (["demo"], ["rollout"])
+    print("interrupted; run it again to go on" if goes_on else "interrupted", file=sys.stderr)
     return EXIT_INTERRUPTED
 
 

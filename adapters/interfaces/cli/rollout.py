@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import anyio
 import msgspec
 import typer
+from anyio.abc import TaskStatus
 
 from statefork.adapters.interfaces.cli.faults import EXIT_NOT_AS_IT_SHOULD_BE, UsageError
 from statefork.adapters.interfaces.cli.options import JsonOption
@@ -124,7 +126,9 @@ def rollout(
     )
     with out.progress(f"opening {world}") as bar:
         # asyncio, for that is what clients of models are mostly written for
-        found = anyio.run(_roll, wish, bar, out, backend="asyncio")
+        found = anyio.run(_until_told, wish, bar, out, backend="asyncio")
+    if found is None:
+        raise KeyboardInterrupt
     _tell(out, found, out_dir)
     if not found.complete:
         raise typer.Exit(EXIT_NOT_AS_IT_SHOULD_BE)
@@ -142,6 +146,23 @@ class _Wish(NamedTuple):
     at_once: int
     attempts: int
     steps_max: int
+
+
+async def _until_told(wish: _Wish, bar: Bar, out: Out) -> Collected | None:
+    """What was collected; None where it was told to stop: environments are retired, and the engine is closed then."""
+    found = None
+    async with anyio.create_task_group() as tasks:
+
+        async def listen(*, task_status: TaskStatus[None]) -> None:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                task_status.started()
+                async for _ in signals:
+                    tasks.cancel_scope.cancel()
+
+        await tasks.start(listen)
+        found = await _roll(wish, bar, out)
+        tasks.cancel_scope.cancel()
+    return found
 
 
 async def _roll(wish: _Wish, bar: Bar, out: Out) -> Collected:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import anyio.to_thread
+import anyio
+import anyio.from_thread
 import msgspec
+from anyio.lowlevel import current_token
 
 from statefork.adapters.interfaces.rollout.errors import PolicyFailed
 from statefork.adapters.interfaces.rollout.trajectory import Look, Step
@@ -104,8 +110,26 @@ async def asked(function: Callable[..., Any], *arguments: Any) -> Any:
     """Its answer, whether it is asynchronous or blocks."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 -- whether that is a coroutine function is the question
         return await function(*arguments)
-    answer = await anyio.to_thread.run_sync(partial(function, *arguments), abandon_on_cancel=True)
+    answer = await beside(partial(function, *arguments))
     return await answer if inspect.isawaitable(answer) else answer
+
+
+async def beside(work: Callable[[], Any]) -> Any:
+    """What blocking work gives, in a thread that nobody waits for at the end: a model may take long to answer."""
+    token, ended = current_token(), anyio.Event()
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 -- it is raised where it is waited for
+            done.set_exception(error)
+        with suppress(anyio.RunFinishedError):
+            anyio.from_thread.run_sync(ended.set, token=token)
+
+    threading.Thread(target=copy_context().run, args=(run,), name="policy", daemon=True).start()
+    await ended.wait()
+    return done.result()
 
 
 async def decided(policy: Any, goal: str, observation: Observed, history: Sequence[Step]) -> dict[str, Json] | Stop:
