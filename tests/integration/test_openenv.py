@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +12,12 @@ from typing import Any, NamedTuple
 import anyio
 import httpx
 import pytest
+from openapi_spec_validator import validate
 from wsproto.events import AcceptConnection, Event, RejectConnection
 
 from statefork.adapters.interfaces.environment import Evaluation
 from statefork.adapters.interfaces.http import serving
+from statefork.adapters.interfaces.http.asking import BODY_BYTES_MAX
 from statefork.adapters.interfaces.http.serving import place_of, served
 from statefork.adapters.interfaces.openenv import app as openenv
 from statefork.adapters.interfaces.openenv.app import OpenEnv
@@ -91,6 +94,22 @@ async def test_the_example_runs_with_its_own_client(running: Served) -> None:
             await anyio.lowlevel.checkpoint()
 
 
+async def test_openenvs_own_validation_of_servers_passes(running: Served, tmp_path: Path) -> None:
+    (tmp_path / "validate.py").write_text(
+        "import json, sys\n"
+        "from openenv.cli._validation import validate_running_environment\n"
+        "print(json.dumps(validate_running_environment(sys.argv[1])))\n"
+    )
+    report = json.loads(await run(running, tmp_path / "validate.py"))
+    assert report["passed"], report
+    assert report["mode"] == "production"  # /reset and /step are not offered
+    async with httpx.AsyncClient(base_url=running.url) as http:
+        validate((await http.get("/openapi.json")).json())
+        assert (await http.post("/mcp", content=b"{")).json()["error"]["code"] == -32700
+        too_long = await http.post("/mcp", content=b" " * (BODY_BYTES_MAX + 1))
+        assert (too_long.status_code, too_long.json()["code"]) == (413, "body_too_large")
+
+
 async def test_two_clients_change_nothing_of_each_other(running: Served) -> None:
     """The same unique key in both, one after the other and in the other order; a third client is told to wait."""
 
@@ -122,12 +141,13 @@ async def test_what_is_said_badly_is_told_and_ends_nothing(running: Served) -> N
                 ({"kind": "reset"}, "VALIDATION_ERROR"),
                 ({"type": "reset", "data": {"seed": "x"}}, "VALIDATION_ERROR"),
                 ({"type": "fork", "data": {"n": 2}}, "UNKNOWN_TYPE"),
-                ({"type": "mcp", "data": {}}, "UNKNOWN_TYPE"),
                 ({"type": "step", "data": {"type": "dance"}}, "VALIDATION_ERROR"),
                 ({"type": "step", "data": {"type": "fail", "key": "x"}}, "EXECUTION_ERROR"),
             ):
                 told = agent.say(said)
                 assert (told["type"], told["data"]["code"]) == ("error", code), said
+            rpc = agent.say({"type": "mcp", "data": {"jsonrpc": "2.0", "id": 7, "method": "tools/call"}})
+            assert (rpc["type"], rpc["data"]["id"], rpc["data"]["error"]["code"]) == ("mcp", 7, -32601)
             assert agent.say({"type": "step", "data": {**PUT, "metadata": {}}})["data"]["done"] is False
             assert agent.say({"type": "state"})["data"] == {"episode_id": "mine", "step_count": 1}
             assert agent.say({"type": "close"}) == {"closed": 1000}

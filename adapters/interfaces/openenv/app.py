@@ -17,9 +17,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from statefork.adapters.interfaces.http.app import Drained, no_route
+from statefork.adapters.interfaces.http.asking import answering, body_of
 from statefork.adapters.interfaces.http.guard import App, Guard
 from statefork.adapters.interfaces.http.replies import json_response
-from statefork.adapters.interfaces.openenv.messages import Observation, State, error_message, fault_message
+from statefork.adapters.interfaces.openenv.messages import Observation, State, error_message, fault_message, no_tools
 from statefork.adapters.interfaces.openenv.session import Beginning, Judge, Session
 from statefork.adapters.interfaces.python import Engine
 from statefork.journal.errors import StateforkError
@@ -58,6 +59,8 @@ class OpenEnv:
             Route("/health", self._health, methods=["GET"]),
             Route("/metadata", self._metadata, methods=["GET"]),
             Route("/schema", self._schema, methods=["GET"]),
+            Route("/mcp", answering(self._mcp), methods=["POST"]),
+            Route("/openapi.json", self._openapi, methods=["GET"]),
         ]
         starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
         self._app: ASGIApp = Drained(cast(ASGIApp, Guard(cast(App, starlette), token=None, names=names)))
@@ -114,6 +117,22 @@ class OpenEnv:
         kinds: dict[str, Any] = {"observation": msgspec.json.schema(Observation), "state": msgspec.json.schema(State)}
         action = {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
         return json_response({"action": action, **kinds})
+
+    async def _mcp(self, request: Request) -> Response:
+        return json_response(no_tools(await body_of(request)))
+
+    async def _openapi(self, request: Request) -> Response:
+        """What has an address, but the WebSocket, which such a document has no words for."""
+        answer = {"200": {"description": "An object.", "content": {"application/json": {"schema": {"type": "object"}}}}}
+        gets = {
+            "/health": "Whether it answers",
+            "/metadata": "What world it is",
+            "/schema": "The forms of actions, observations and states",
+        }
+        paths: dict[str, Any] = {path: {"get": {"summary": about, "responses": answer}} for path, about in gets.items()}
+        paths["/mcp"] = {"post": {"summary": "JSON-RPC; no tools are offered", "responses": answer}}
+        info = {"title": "statefork: episodes, at /ws in OpenEnv's protocol", "version": version("statefork")}
+        return json_response({"openapi": "3.1.0", "info": info, "paths": paths})
 
 
 async def _say(socket: WebSocket, message: dict[str, Any]) -> None:

@@ -19,7 +19,8 @@ Code = Literal[
     "FACTORY_ERROR",
     "SESSION_ERROR",
 ]
-TYPES = ("reset", "step", "state", "close")
+TYPES = ("reset", "step", "state", "close", "mcp")
+_NO_METHOD, _NO_JSON = -32601, -32700  # of JSON-RPC
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +78,17 @@ def seen_message(seen: Observation, reward: float | None, *, done: bool) -> dict
 def state_message(state: State) -> dict[str, Any]:
     """The answer to ``state``."""
     return {"type": "state", "data": msgspec.to_builtins(state)}
+
+
+def no_tools(said: bytes | dict[str, Any]) -> dict[str, Any]:
+    """What is answered to a JSON-RPC request, whatever it asks for: there are no tools of MCP here."""
+    try:
+        asked = msgspec.json.decode(said) if isinstance(said, bytes) else said
+    except msgspec.DecodeError as error:
+        return {"jsonrpc": "2.0", "id": None, "error": {"code": _NO_JSON, "message": str(error)}}
+    number = asked.get("id") if isinstance(asked, dict) else None
+    message = "no tools are offered here: `statefork mcp agent` serves them"
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": _NO_METHOD, "message": message}}
 
 
 def error_message(code: Code, message: str, **more: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from statefork.adapters.interfaces.openenv.messages import (
     State,
     error_message,
     fault_message,
+    no_tools,
     observation,
     seen_message,
     state_message,
@@ -100,6 +101,8 @@ class Session:
                 return await self._reset(msgspec.convert(message.data, ResetAsked))
             case "step":
                 return await self._step(message.data)
+            case "mcp":
+                return {"type": "mcp", "data": no_tools(message.data)}
             case _:
                 return state_message(self._state)
 
