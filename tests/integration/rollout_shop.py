@@ -40,7 +40,7 @@ TASKS = [
     task(
         2,
         f"Open the page of {SECOND.title}.",
-        "/catalogue/",
+        "/basket/ |AND| __SHOPPING__/catalogue/",
         eval_types=["url_match"],
         reference_url=f"__SHOPPING__{SECOND.path}",
     ),

@@ -47,6 +47,8 @@ async def test_a_policy_does_its_tasks_and_is_rewarded(engine: Engine, tmp_path:
     basket, page, price = lines(tmp_path / "out" / "trajectories.jsonl")
     assert basket["actions"] == [{"type": "click", "selector": rollout_shop.BUTTON}]
     assert "has been added to your basket" in basket["messages"][-2]["content"]
+    assert page["observations"][0]["url"] == f"{rollout_shop.SHOP}/basket/"
+    assert [step["number"] for step in page["steps"]] == [4], "after two tabs were opened, and the first was shown"
     assert page["observations"][-1]["url"] == f"{rollout_shop.SHOP}{rollout_shop.SECOND.path}"
     assert price["answer"] == f"It costs {rollout_shop.FIRST.price:.2f}."
     for one in (basket, page, price):

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 STEPS_MAX = 30
 RETIRE_S = 30.0
+SEVERAL_PAGES = " |AND| "
+"""Between the addresses of a task that begins with several pages, as WebArena has it."""
+
 _NAMES_MAX = 10_000
 
 
@@ -48,11 +51,19 @@ class Play:
         return play
 
     async def begin(self) -> None:
-        """Open the page that the task begins at. Raises ActionFailed where the world has none there."""
-        if self.task.start_url:
-            seen = await self.env.act({"type": "goto", "url": self.task.start_url})
+        """Open the pages that the task begins at, of several each in a tab, and look at the first.
+
+        Raises ActionFailed where the world has none there.
+        """
+        first, *others = self.task.start_url.split(SEVERAL_PAGES)
+        if first:
+            seen = await self.env.act({"type": "goto", "url": first})
         else:
             seen = await self.env.observe()
+        for url in others:
+            await self.env.act({"type": "new_tab", "url": url})
+        if others:
+            seen = await self.env.act({"type": "switch_tab", "tab": 0})
         self.first = _look(seen)
 
     async def act(self, action: Mapping[str, Json]) -> Step:
