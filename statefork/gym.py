@@ -13,11 +13,19 @@ can be given, ``"statefork.gym:statefork/shop-v0"`` imports it, too.
 
 from __future__ import annotations
 
-import gymnasium
+from statefork.adapters.interfaces.worlds import packaged_worlds
+from statefork.engine.errors import MissingDependency
+
+try:
+    import gymnasium
+except ImportError as missing:
+    raise MissingDependency(
+        "environments for Gymnasium need the Python package 'gymnasium', which is not installed",
+        hint="pip install 'statefork[gymnasium,pictures]'",
+    ) from missing
 
 from statefork.adapters.interfaces.gym.env import Judge, StateforkEnv
 from statefork.adapters.interfaces.gym.vector import StateforkVectorEnv
-from statefork.adapters.interfaces.worlds import packaged_worlds
 
 __all__ = ["Judge", "StateforkEnv", "StateforkVectorEnv"]
 

@@ -108,6 +108,16 @@ def test_given_only_a_name_when_it_says_the_module_then_nothing_need_be_imported
     assert "last_action_error" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(("module", "absent"), [("gym", "gymnasium"), ("browsergym", "browsergym")])
+def test_given_a_package_that_is_missing_when_imported_then_it_is_said_what_to_install(
+    module: str, absent: str
+) -> None:
+    program = f"import sys; sys.modules['{absent}'] = None; import statefork.{module}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "MissingDependency" in done.stderr.splitlines()[-1]
+    assert "pip install" in done.stderr.splitlines()[-1]
+
+
 def test_an_episode_is_judged_and_ends(env: gymnasium.Env[dict[str, Any], Any]) -> None:
     obs, info = env.reset(seed=7)
     assert (obs["text"], obs["last_action_error"]) == ('{"title":"Untitled"}', "")
@@ -294,6 +304,21 @@ def test_eight_share_one_engine(made_with: dict[str, Any], mode: str) -> None:
         vector.close()
     assert set(phases(state).values()) == {"retired"}
     assert statefork.audit(state).clean
+
+
+def test_workers_use_the_engine_that_their_program_has_open(
+    env: gymnasium.Env[dict[str, Any], Any], made_with: dict[str, Any]
+) -> None:
+    env.reset()
+    env.step(HELLO)
+    vector = AsyncVectorEnv([lambda: StateforkEnv(**made_with)] * 2)
+    try:
+        vector.reset()
+        assert list(vector.step([FORK, HELLO])[1]) == [1.0, 0.0]
+        assert set(ours(env).environment._environment.kernel.environments) == {"gym-1", "gym-2", "gym-3"}
+    finally:
+        vector.close()
+    assert env.step("")[0]["text"] == '{"title":"Hello"}'
 
 
 def test_a_vector_has_a_time_limit_and_a_mask_of_resets(made_with: dict[str, Any]) -> None:
