@@ -20,6 +20,7 @@ from statefork.engine.ports import Blobs
 from statefork.engine.refs import Ref, as_ref, resolve
 from statefork.engine.settings import DrainPolicy
 from statefork.journal.values import Binding, Json, Moment, Pruned
+from statefork.replay.stage import Progress, nobody_watches
 from statefork.replay.verdict import RolloutResult
 
 Score = float | tuple[float, Json]
@@ -36,7 +37,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 class Standings(Protocol):
     """Makes moments that nobody sealed."""
 
-    def standing(self, ref: Ref) -> AbstractAsyncContextManager[Standing]:
+    def standing(self, ref: Ref, progress: Progress = nobody_watches) -> AbstractAsyncContextManager[Standing]:
         """A generation that holds what a moment held, as long as the body runs. Raises UnknownRef, Diverged."""
         ...
 
@@ -195,17 +196,22 @@ class Environment:
         return await self.kernel.reset(self.name, drain=drain, key=key)
 
     async def restore(
-        self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None, key: str | None = None
+        self,
+        target: int | str | Ref | Moment,
+        *,
+        drain: DrainPolicy | None = None,
+        key: str | None = None,
+        progress: Progress = nobody_watches,
     ) -> Moment:
         """Go back to a moment (a number means a generation of this environment), as a new generation.
 
         One that nobody sealed is made first, in a child beside, as for a fork, and ``made`` says how that went; this
-        environment serves meanwhile, and stays as it is where it can't be made. Raises UnknownRef, TransitionAborted,
-        Diverged.
+        environment serves meanwhile, and stays as it is where it can't be made. ``progress`` is called as by a fork.
+        Raises UnknownRef, TransitionAborted, Diverged.
         """
         ref = as_ref(f"{self.name}@{target}" if isinstance(target, int) else target)
         await self.kernel.find(ref.env)
-        return await self.kernel.restore(self.name, making(ref, self, self._standings), drain=drain, key=key)
+        return await self.kernel.restore(self.name, making(ref, self, self._standings, progress), drain=drain, key=key)
 
     async def recover(self) -> Moment:
         """Give up everything since the last published generation, whatever state it is in: that serves again.
@@ -262,7 +268,7 @@ class Environment:
         return sizes
 
 
-def making(ref: Ref, env: Environment, standings: Standings) -> Making:
+def making(ref: Ref, env: Environment, standings: Standings, progress: Progress = nobody_watches) -> Making:
     """A moment that an environment is to continue from; its ``made`` tells of it afterwards."""
 
     @asynccontextmanager
@@ -271,7 +277,7 @@ def making(ref: Ref, env: Environment, standings: Standings) -> Making:
         if ref.is_now:  # is not published for this
             yield resolve(ref, env.kernel.histories())
             return
-        async with standings.standing(ref) as standing:
+        async with standings.standing(ref, progress) as standing:
             yield standing.moment
             env.made = standing.made
 

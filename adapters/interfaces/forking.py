@@ -90,7 +90,7 @@ class Forks:
         raise AssertionError("the last try raises")
 
     @asynccontextmanager
-    async def standing(self, ref: Ref) -> AsyncIterator[Standing]:
+    async def standing(self, ref: Ref, progress: Progress = nobody_watches) -> AsyncIterator[Standing]:
         """A generation that holds what a moment of the past held, as long as the body runs.
 
         Where none stands there, a child is made of it, and retired afterwards. Raises UnknownRef, Diverged.
@@ -102,7 +102,7 @@ class Forks:
             return
         async with self.child_name(ref.env) as name:
             try:
-                (child,) = await self.fork(ref, (name,), key=None, helps=f"making {ref}")
+                (child,) = await self.fork(ref, (name,), key=None, progress=progress, helps=f"making {ref}")
             except Diverged as error:
                 raise _looked_at(error, ref) from None
             moment = await child.snapshot()

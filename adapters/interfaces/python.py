@@ -186,16 +186,18 @@ class Engine:
         """Retire what was lent. Idempotent; what is in its way raises nothing, and the next opening does it then."""
         await self._forks.take_back(name)
 
-    async def clone(self, ref: str | Ref | Moment, name: str, *, key: str | None = None) -> Environment:
+    async def clone(
+        self, ref: str | Ref | Moment, name: str, *, key: str | None = None, progress: Played = nobody_plays
+    ) -> Environment:
         """A new environment whose origin (generation 1) is that moment: the present, or any of the past.
 
-        One that nobody sealed is made first, in a child beside, as for a fork, and ``made`` says how that went. Raises
-        UnknownRef, EnvironmentExists, Diverged.
+        One that nobody sealed is made first, in a child beside, as for a fork, and ``made`` says how that went;
+        ``progress`` as there. Raises UnknownRef, EnvironmentExists, Diverged.
         """
         ref = as_ref(ref)
         await self.kernel.find(ref.env)
         clone = Environment(self.kernel, self.blobs, name, self._forks)
-        await self.kernel.clone(ref.env if ref.is_now else making(ref, clone, self._forks), name, key=key)
+        await self.kernel.clone(ref.env if ref.is_now else making(ref, clone, self._forks, progress), name, key=key)
         return clone
 
     def moment(self, ref: str | Ref | Moment) -> Moment:

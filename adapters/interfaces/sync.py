@@ -170,9 +170,11 @@ class Engine:
         """Retire what was lent. Idempotent."""
         self._calls.call(lambda: self._engine.take_back(name))
 
-    def clone(self, ref: str | Ref | Moment, name: str, *, key: str | None = None) -> Environment:
+    def clone(
+        self, ref: str | Ref | Moment, name: str, *, key: str | None = None, progress: Played = nobody_plays
+    ) -> Environment:
         """A new environment whose origin (generation 1) is that moment. Raises UnknownRef, EnvironmentExists."""
-        return self._held(self._calls.call(lambda: self._engine.clone(ref, name, key=key)))
+        return self._held(self._calls.call(lambda: self._engine.clone(ref, name, key=key, progress=progress)))
 
     def moment(self, ref: str | Ref | Moment) -> Moment:
         """The published generation a ref names. Raises UnknownRef with the nearest one."""

@@ -18,6 +18,7 @@ from statefork.engine.errors import LeaseRevoked, ResourceFailed
 from statefork.engine.refs import Ref
 from statefork.engine.settings import DrainPolicy
 from statefork.journal.values import Binding, Json, Moment, Pruned
+from statefork.replay.stage import Progress, nobody_watches
 from statefork.replay.verdict import RolloutResult
 
 
@@ -145,13 +146,18 @@ class Environment:
         return self._calls.call(lambda: self._environment.reset(drain=drain, key=key))
 
     def restore(
-        self, target: int | str | Ref | Moment, *, drain: DrainPolicy | None = None, key: str | None = None
+        self,
+        target: int | str | Ref | Moment,
+        *,
+        drain: DrainPolicy | None = None,
+        key: str | None = None,
+        progress: Progress = nobody_watches,
     ) -> Moment:
         """Go back to a generation (a number means one of this environment), as a new generation.
 
-        Raises UnknownRef, TransitionAborted.
+        ``progress`` is called in the engine's thread. Raises UnknownRef, TransitionAborted.
         """
-        return self._calls.call(lambda: self._environment.restore(target, drain=drain, key=key))
+        return self._calls.call(lambda: self._environment.restore(target, drain=drain, key=key, progress=progress))
 
     def recover(self) -> Moment:
         """Give up everything since the last published generation, whatever state it is in: that serves again.

@@ -322,3 +322,38 @@ async def test_an_engine_that_closes_is_told_as_one(tmp_path: Path, monkeypatch:
             engine.kernel.resources["page"].world.hook = look  # type: ignore[attr-defined]  # the memory adapter's
     assert seen == [Held(os.getpid(), takes_commands=False, closing=True)]
     assert held(state) is None
+
+
+@pytest.mark.parametrize("verb", ["restore", "clone", "blame"])
+async def test_how_far_the_making_of_a_moment_is_is_told(tmp_path: Path, verb: str) -> None:
+    requests = {
+        "restore": protocol.Restore(env="a", ref="a#2", task="it"),
+        "clone": protocol.Clone(ref="a#2", name="b", task="it"),
+        "blame": protocol.Blame(ref="a", item="k0", task="it"),
+    }
+    with anyio.fail_after(PATIENCE_S):
+        async with served(tmp_path) as engine, anyio.create_task_group() as tasks:
+            env = await engine.create("a")
+            for number in range(3):
+                await env.act({"type": "put", "key": f"k{number}", "value": number})
+            go_on = anyio.Event()
+            acted = 0
+
+            async def hold(call: Call) -> None:
+                nonlocal acted
+                if (call.method, call.when) == ("act", "before"):
+                    acted += 1
+                    if acted == 2:
+                        await go_on.wait()
+
+            engine.kernel.resources["page"].world.hook = hold  # type: ignore[attr-defined]  # the memory adapter's
+
+            async def asked() -> None:
+                await ask(engine.state, verb, requests[verb])
+
+            tasks.start_soon(asked)
+            told: dict[str, Any] = {}
+            while not told.get("detail", "").startswith("1 of "):
+                told = await ask(engine.state, "progress", protocol.Watched(task="it"))
+            assert told["doing"].endswith("a#2" if verb != "blame" else "through a")
+            go_on.set()

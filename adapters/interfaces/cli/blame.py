@@ -11,7 +11,7 @@ from statefork.adapters.interfaces.cli.faults import EXIT_NOT_AS_IT_SHOULD_BE, E
 from statefork.adapters.interfaces.cli.options import STATE, JsonOption, RefArgument, StateOption
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.adapters.interfaces.cli.sentences import counted
-from statefork.adapters.interfaces.control.client import Control
+from statefork.adapters.interfaces.cli.watching import a_task, watched
 from statefork.adapters.interfaces.control.protocol import Blame
 from statefork.replay.steps import action_text
 
@@ -67,9 +67,8 @@ def blame(
         raise UsageError("blame is asked about one thing", hint="Give one of --row TABLE:KEY, --file PATH, --item NAME")
     if row is not None and not all(row.partition(":")):
         raise UsageError(f"{row!r} is no row", hint="Write the table, a colon and the key: --row product:17")
-    asked = Blame(ref=ref, row=row, file=file, item=item, resource=resource, thorough=thorough)
-    answer = Control(state).ask("blame", asked)
-    out.data(answer)
+    asked = Blame(ref=ref, row=row, file=file, item=item, resource=resource, thorough=thorough, task=a_task())
+    answer: Any = watched(state, out, "blame", asked, asked.task)
     if not answer["certain"]:
         _doubt(out, ref, answer)
         raise typer.Exit(EXIT_UNKNOWN)

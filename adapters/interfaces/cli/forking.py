@@ -8,7 +8,7 @@ import typer
 
 from statefork.adapters.interfaces.cli.create import say_made, say_ready
 from statefork.adapters.interfaces.cli.faults import UsageError
-from statefork.adapters.interfaces.cli.options import STATE, JsonOption, KeyOption, RefArgument, StateOption, ask
+from statefork.adapters.interfaces.cli.options import STATE, JsonOption, KeyOption, RefArgument, StateOption
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.adapters.interfaces.cli.watching import a_task, watched
 from statefork.adapters.interfaces.control.protocol import Clone, Fork
@@ -71,6 +71,7 @@ def clone(
     A moment that nobody published is made first, in a child beside, as by fork. Exit status 1 where an action differs.
     """
     out = Out(as_json=as_json)
-    answer = ask(state, out, "clone", Clone(ref=ref, name=name, key=key))
+    request = Clone(ref=ref, name=name, key=key, task=a_task())
+    answer = watched(state, out, "clone", request, request.task)
     say_ready(out, answer, f", cloned from {ref}")
     say_made(out, ref, answer)

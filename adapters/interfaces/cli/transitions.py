@@ -115,7 +115,8 @@ def restore(
         if alone.is_now:
             raise UsageError("it is not said which moment", hint=f"Write: statefork restore {env} {env}@1")
         env = alone.env
-    answer = ask(state, out, "restore", Restore(env=env, ref=ref, then=then, deadline_s=deadline, key=key))
+    request = Restore(env=env, ref=ref, then=then, deadline_s=deadline, key=key, task=a_task())
+    answer = watched(state, out, "restore", request, request.task)
     out.say(f"{answer['ref']} holds what {ref} held")
     say_made(out, ref, answer)
 

@@ -122,6 +122,7 @@ class Restore(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ref: str
     then: Then | None = None
     deadline_s: float | None = None
+    task: str | None = None
 
 
 class Fork(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,6 +144,7 @@ class Clone(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     ref: str
     name: str
+    task: str | None = None
 
 
 class Replay(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -198,6 +200,7 @@ class Blame(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
     item: str | None = None
     resource: str | None = None
     thorough: bool = False
+    task: str | None = None
 
 
 class Export(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -184,7 +184,9 @@ async def _reset_many(engine: Engine, asked: ask.ResetMany) -> dict[str, Any]:
 
 async def _restore(engine: Engine, asked: ask.Restore) -> dict[str, Any]:
     env = await engine.find(asked.env)
-    moment = await env.restore(asked.ref, drain=_policy(engine, asked), key=asked.key)
+    with counting(asked.task) as counted:
+        progress = counted(f"making {asked.ref}", "steps")
+        moment = await env.restore(asked.ref, drain=_policy(engine, asked), key=asked.key, progress=progress)
     return {**_moment(moment), "made": _made(env.made) if env.made else None}
 
 
@@ -227,7 +229,9 @@ async def lent(engine: Engine, asked: ask.Fork) -> dict[str, Any]:
 
 
 async def _clone(engine: Engine, asked: ask.Clone) -> dict[str, Any]:
-    env = await engine.clone(asked.ref, asked.name, key=asked.key)
+    with counting(asked.task) as counted:
+        progress = counted(f"making {asked.ref}", "steps")
+        env = await engine.clone(asked.ref, asked.name, key=asked.key, progress=progress)
     return {**described(env), "made": _made(env.made) if env.made else None}
 
 
@@ -287,9 +291,16 @@ async def _diff(engine: Engine, asked: ask.Diff) -> dict[str, Any]:
 async def _blame(engine: Engine, asked: ask.Blame) -> dict[str, Any]:
     table, _, key = (asked.row or "").partition(":")
     row: tuple[str, Json] | None = (table, key) if asked.row is not None else None
-    found = await engine.blame(
-        asked.ref, row=row, file=asked.file, item=asked.item, resource=asked.resource, thorough=asked.thorough
-    )
+    with counting(asked.task) as counted:
+        found = await engine.blame(
+            asked.ref,
+            row=row,
+            file=asked.file,
+            item=asked.item,
+            resource=asked.resource,
+            thorough=asked.thorough,
+            progress=counted(f"looking through {asked.ref}", "steps"),
+        )
     plain: dict[str, Any] = msgspec.to_builtins(found)
     return {"found": found.found, **plain}
 
