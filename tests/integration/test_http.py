@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,8 @@ from statefork.engine.errors import (
 )
 from statefork.journal.errors import BlobMissing
 from statefork.journal.events import ActionEnded
-from tests.integration.http_kit import PATIENCE_S, PUT, Running, serving, until
+from tests.integration.http_kit import PATIENCE_S, PUT, TOKEN, Running, serving, until
+from tests.integration.venv_kit import venv_of
 
 pytestmark = pytest.mark.anyio
 
@@ -286,6 +289,31 @@ async def test_a_sandbox_is_forked_as_elsewhere(running: Running) -> None:
             running.world.hook = None
         good, bad = answer.json()
         assert good["sandbox"]["sandboxID"] == "box-f3"
-        assert bad["error"]["statefork"] == "transition_aborted"
-        assert (await http.post("/sandboxes/nobody/fork")).json()["code"] == "unknown_environment"
-        assert (await http.post("/sandboxes/box/fork", json={"timeout": 0})).json()["code"] == "usage"
+        assert (bad["error"]["code"], bad["error"]["error_code"]) == (409, "transition_aborted")
+        assert (await http.post("/sandboxes/nobody/fork")).json()["error_code"] == "unknown_environment"
+        assert (await http.post("/sandboxes/box/fork", json={"timeout": 0})).json()["error_code"] == "usage"
+
+
+FORKS = """
+import json, sys
+from e2b.api.client.api.sandboxes.post_sandboxes_sandbox_id_fork import sync_detailed
+from e2b.api.client.client import AuthenticatedClient
+from e2b.api.client.models.sandbox_fork_request import SandboxForkRequest
+
+url, token, name = sys.argv[1:]
+client = AuthenticatedClient(base_url=url, token=token)
+body = SandboxForkRequest(count=2, timeout=600)
+forked = sync_detailed(name, client=client, body=body).parsed
+nobody = sync_detailed("nobody", client=client, body=body).parsed
+print(json.dumps([[one.sandbox.sandbox_id for one in forked], nobody.code, nobody.error_code]))
+"""
+
+
+async def test_the_sdk_of_e2b_understands_a_fork(running: Running, tmp_path: Path) -> None:
+    python = await anyio.to_thread.run_sync(venv_of, Path(__file__).parent / "venvs" / "e2b.txt")
+    async with running.client() as engine:
+        await engine.create("sdk")
+    command = [str(python), "-c", FORKS, running.url, TOKEN, "sdk"]
+    done = await anyio.run_process(command, check=False, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout.decode()
+    assert json.loads(done.stdout) == [["sdk-f1", "sdk-f2"], 404, "unknown_environment"]

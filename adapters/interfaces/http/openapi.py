@@ -182,5 +182,7 @@ def _add_others(paths: Paths, schemas: Schemas) -> None:
     add("get", "/openapi.json", "This document", _responses(200, anything))
     add("get", "/health", "Whether it answers; needs no token", _responses(200, anything), security=[])
     fork = _body(_JSON, schemas[SandboxForkAsked])
+    error = {"type": "object", "required": ["code", "message"]}
     forked = _responses(201, schemas[list[Forked]])
+    forked["default"] = {"description": "Nothing was begun.", "content": {_JSON: {"schema": error}}}
     add("post", "/sandboxes/{id}/fork", "Children of the present", forked, requestBody=fork)

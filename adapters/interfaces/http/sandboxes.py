@@ -31,10 +31,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
-    """A child. ``metadata``: what there is to know of it besides."""
+    """A child. ``metadata``: what there is to know of it besides. There is no daemon of the other's inside."""
 
     sandboxID: str  # noqa: N815 -- the other's name
     templateID: str  # noqa: N815 -- the other's name
+    clientID: str = "statefork"  # noqa: N815 -- the other's name
+    envdVersion: str = "0.0.0"  # noqa: N815 -- the other's name
     metadata: dict[str, Json] = {}
 
 
@@ -54,24 +56,31 @@ class Sandboxes:
         self._changed = anyio.Event()
 
     async def fork(self, request: Request) -> Response:
+        """Children of the present, or why nothing was begun: errors have the other's form, too."""
+        try:
+            return await self._forked(request)
+        except StateforkError as error:
+            return json_response(_error(error), problem(error).status)
+
+    async def _forked(self, request: Request) -> Response:
         """Children of the present; one that failed is told in its place. Raises UnknownEnvironment, LimitReached."""
         name, wanted = request.path_params["id"], await asked(request, Asked)
         if wanted.timeout is not None and not wanted.timeout > 0:
             raise UsageError(f"a timeout of {wanted.timeout:g} s is none")
         born: list[str] = []
-        failed: list[tuple[str, StateforkError]] = []
+        failed: list[StateforkError] = []
         await self._engine.find(name)
         try:
             children = await self._engine.fork(name, n=wanted.count, key=request.headers.get(IDEMPOTENCY_HEADER))
             born = [child.name for child in children]
         except PartialFork as error:
-            born, failed = list(error.born), list(error.failed.items())
+            born, failed = list(error.born), list(error.failed.values())
         except TransitionAborted as error:
-            failed = [("", error)] * wanted.count
+            failed = [error] * wanted.count
         if wanted.timeout is not None:
             self._end_at(born, anyio.current_time() + wanted.timeout)
         told = [Forked(sandbox=self._sandbox(child)) for child in born]
-        told += [Forked(error=_error(one, child)) for child, one in failed]
+        told += [Forked(error=_error(one)) for one in failed]
         return json_response(msgspec.to_builtins(told), 201)
 
     def _sandbox(self, name: str) -> Sandbox:
@@ -97,6 +106,6 @@ class Sandboxes:
                 await changed.wait()
 
 
-def _error(error: StateforkError, child: str) -> dict[str, Any]:
+def _error(error: StateforkError) -> dict[str, Any]:
     told = problem(error)
-    return {"code": told.status, "message": told.detail, "sandboxID": child, "statefork": told.code}
+    return {"code": told.status, "message": told.detail, "error_code": told.code}
