@@ -45,7 +45,9 @@ Ways = list[tuple[str, Way]]
 """Tasks, and which of their scripts."""
 
 
-async def scores(engine: Engine, ways: Ways, *, lanes: int, seed: int) -> dict[tuple[str, Way], float]:
+async def scores(
+    engine: Engine, judges: webarena.Evaluators, ways: Ways, *, lanes: int, seed: int
+) -> dict[tuple[str, Way], float]:
     """What scripts score, in an order by chance and several at once.
 
     An environment takes the next one when it has done one; it is reset where something was left behind.
@@ -64,7 +66,7 @@ async def scores(engine: Engine, ways: Ways, *, lanes: int, seed: int) -> dict[t
             if todo and writes(script):
                 await env.reset()
 
-    async with evaluators(at_once=2 * lanes) as judges, anyio.create_task_group() as running:
+    async with anyio.create_task_group() as running:
         for number in range(lanes):
             running.start_soon(lane, number)
     return found

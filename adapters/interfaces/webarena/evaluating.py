@@ -91,6 +91,11 @@ class Evaluators:
         self._places = anyio.Semaphore(at_once or os.cpu_count() or 1)
         self._workers: dict[str, Workers] = {}
 
+    @property
+    def workers(self) -> tuple[Workers, ...]:
+        """What is loaded now: one for each package that was needed."""
+        return tuple(self._workers.values())
+
     async def __aenter__(self) -> Evaluators:
         return self
 

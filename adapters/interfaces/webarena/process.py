@@ -24,6 +24,7 @@ START_S = 120.0
 """How long the interpreter may take to import a package: 4 s and 6 s on an idle machine of two cores."""
 
 SAID_BYTES_MAX = 4_000
+_ROUNDS_MAX = 20
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "NLTK_DATA", "LD_LIBRARY_PATH", "PLAYWRIGHT_BROWSERS_PATH")
 """What evaluators get of this process's variables. Keys of models and proxies are not among them."""
@@ -36,7 +37,7 @@ class Workers:
         self._python = python
         self._package = package
         self._environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | dict(environment)
-        self._place = Path(tempfile.mkdtemp(prefix="statefork-webarena-"))
+        self.place = Path(tempfile.mkdtemp(prefix="statefork-webarena-"))
         self._process: anyio.abc.Process | None = None
         self._starting = anyio.Lock()
         self._numbers = 0
@@ -47,7 +48,7 @@ class Workers:
             if self._process is None or self._process.returncode is not None:
                 await self._start()
         self._numbers += 1
-        place = self._place / str(self._numbers)
+        place = self.place / str(self._numbers)
         place.mkdir()
         try:
             (place / "task.json").write_text(config, encoding="utf-8")
@@ -67,13 +68,15 @@ class Workers:
 
     async def _asked(self, request: Mapping[str, Any], deadline_s: float, place: Path) -> dict[str, Any]:
         evaluator: psutil.Process | None = None
+        answer: dict[str, Any] = {}
         try:
             with anyio.move_on_after(deadline_s):
-                async with await anyio.connect_unix(self._place / "door") as stream:
+                async with await anyio.connect_unix(self.place / "door") as stream:
                     lines = BufferedByteReceiveStream(stream)
                     evaluator = psutil.Process((await _line(lines))["pid"])
                     await stream.send(json.dumps(request).encode() + b"\n")
-                    return await _line(lines)
+                    answer = await _line(lines)
+                    return answer
             raise EvaluatorTimeout(
                 f"the evaluator of {request['task']} did not answer within {deadline_s:g} s, and was killed",
                 hint="The environment goes on; give evaluations more time with deadline_s",
@@ -95,13 +98,14 @@ class Workers:
                 task=request["task"],
             ) from error
         finally:
-            if evaluator is not None:
-                _kill(evaluator)
+            if not answer:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(_end, evaluator, place)
 
     async def _start(self) -> None:
-        door = self._place / "door"
+        door = self.place / "door"
         door.unlink(missing_ok=True)
-        log = self._place / "worker.log"
+        log = self.place / "worker.log"
         with log.open("wb") as errors:
             try:
                 self._process = await anyio.open_process(
@@ -140,7 +144,7 @@ class Workers:
                 await self._process.aclose()
                 self._process = None
             if remove:
-                await anyio.to_thread.run_sync(lambda: shutil.rmtree(self._place, ignore_errors=True))
+                await anyio.to_thread.run_sync(lambda: shutil.rmtree(self.place, ignore_errors=True))
 
 
 async def _line(stream: BufferedByteReceiveStream) -> dict[str, Any]:
@@ -153,6 +157,27 @@ def _said(place: Path) -> str:
     with suppress(OSError):
         return (place / "said.txt").read_text(errors="replace")[-SAID_BYTES_MAX:]
     return ""
+
+
+def _end(evaluator: psutil.Process | None, place: Path) -> None:
+    """End what did not come to its end by itself, also a browser that was being started just now."""
+    if evaluator is not None:
+        _kill(evaluator)
+    for _ in range(_ROUNDS_MAX):
+        left = [process for process in psutil.process_iter() if _is_of(process, place)]
+        if not left:
+            return
+        for process in left:
+            _kill(process)
+        psutil.wait_procs(left, timeout=1)
+
+
+def _is_of(process: psutil.Process, place: Path) -> bool:
+    """Whether a process has an evaluation's folder for its temporary files, as all that one starts have."""
+    try:
+        return bool(process.environ().get("TMPDIR") == str(place))
+    except (psutil.Error, OSError):
+        return False
 
 
 def _kill(process: psutil.Process) -> None:
