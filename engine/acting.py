@@ -6,7 +6,7 @@ one that was cancelled, revoked, fenced or timed out ended *unknown*: part of it
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -94,16 +94,16 @@ class Acting:
         """Raises InvalidAction unless one of the actors knows the action."""
         if _is_deeper(action, NESTING_MAX):
             raise InvalidAction(f"the action is nested more than {NESTING_MAX} levels deep", most=NESTING_MAX)
-        refused: InvalidAction | None = None
+        refused: list[InvalidAction] = []
         for actor in self._actors.values():
             try:
                 actor.check(action)
             except InvalidAction as error:
-                refused = refused or error
+                refused.append(error)
             else:
                 return
-        if refused is not None:
-            raise refused
+        if refused:
+            raise _worst(action, refused)
 
     async def act(self, lease: Lease, context: Context, action: Mapping[str, Json], timeout_s: float) -> ActResult:
         """Carry out one action under a lease that the caller has entered.
@@ -213,6 +213,16 @@ class Acting:
             ),
         )
         return float(score)
+
+
+def _worst(action: Mapping[str, Json], refused: Sequence[InvalidAction]) -> InvalidAction:
+    """Of whoever knows the action's type, for they know what is wrong; where nobody does, with all types there are."""
+    for error in refused:
+        if not error.known:
+            return error
+    return InvalidAction.unknown(
+        action.get("type"), tuple(dict.fromkeys(kind for one in refused for kind in one.known))
+    )
 
 
 def _is_deeper(value: object, levels: int) -> bool:

@@ -304,6 +304,7 @@ class InvalidAction(StateforkError):
     """The action is not of any known kind or its fields do not fit; nothing was done."""
 
     code = "invalid_action"
+    known: tuple[str, ...] = ()  # the types that there are, where it is of none
 
     @classmethod
     def unknown(cls, kind: object, known: Sequence[str]) -> InvalidAction:
@@ -313,7 +314,9 @@ class InvalidAction(StateforkError):
         else:
             near = get_close_matches(str(kind), known, n=1)
             told = f"there is no action {kind!r}{f'; did you mean {near[0]!r}?' if near else ''}"
-        return cls(told, hint=f"There are: {', '.join(known)}", field="type")
+        error = cls(told, hint=f"There are: {', '.join(known)}", field="type")
+        error.known = tuple(known)
+        return error
 
 
 class ActionTimeout(StateforkError):
