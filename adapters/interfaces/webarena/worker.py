@@ -15,6 +15,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -37,7 +38,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(address: str, package: str) -> None:
-    """Listen until standard input ends."""
+    """Listen until standard input ends, with the engine; nothing is left then of what lay beside the socket."""
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(address)
         load(package)
@@ -47,6 +48,7 @@ def main(address: str, package: str) -> None:
         while True:
             readable, _, _ = select.select([door, sys.stdin], [], [])
             if sys.stdin in readable:
+                shutil.rmtree(Path(address).parent, ignore_errors=True)
                 return
             connection, _ = door.accept()
             with connection:  # the child's copy is the one that tells of its end
