@@ -120,7 +120,7 @@ async def collect(
     """
     await ledger.settle_engine()  # a base that was made may be journaled, and not known
     held = {(kind_of(handle), handle.resource, name_of(handle)) for handle in live}
-    orphans: list[Handle] = []
+    collected: list[Orphan] = []
     failed: list[Orphan] = []
     kept = foreign = 0
     for name in reversed(contract.order):
@@ -132,9 +132,17 @@ async def collect(
             continue
         kept += found.kept
         foreign += found.foreign
-        orphans += sorted(found.orphans, key=lambda handle: (kind_of(handle) == "sealed", kind_of(handle)))
-    collected, left = await remove(ledger, resources, orphans, parallel_max=parallel_max, count=count)
-    return GcReport(collected=tuple(collected), failed=(*failed, *left), kept=kept, foreign=foreign)
+        orphans = sorted(found.orphans, key=lambda handle: (kind_of(handle) == "sealed", kind_of(handle)))
+        before = len(collected) + len(failed)
+        removed, left = await remove(ledger, resources, orphans, parallel_max=parallel_max, count=_after(before, count))
+        collected += removed
+        failed += left
+    return GcReport(collected=tuple(collected), failed=tuple(failed), kept=kept, foreign=foreign)
+
+
+def _after(before: int, count: Counted) -> Counted:
+    """The same for what comes after so many."""
+    return lambda done, of: count(before + done, before + of)
 
 
 async def remove(

@@ -85,7 +85,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@mutant("collection-beside-transitions", "I4", "I11", "errors", "state", within=120)
+@mutant("collection-beside-transitions", "I4", "I11", "errors", "state", within=200)
 def _() -> Iterator[None]:
     """A collection does not wait for what is half made."""
 
