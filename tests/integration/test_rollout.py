@@ -162,6 +162,7 @@ def retired(state: Path) -> set[str]:
         (("--site", "shopping"), "usage", "is not NAME=HOST"),
         (("--world", "nowhere.toml"), "contract_error", "no contract at"),
         (("--out", "agent.py"), "rollouts_differ", "is a file"),
+        (("--at", "nobody@2"), "unknown_environment", "nobody"),
     ],
 )
 def test_what_can_not_be_begun_is_told(rolling: Rolling, more: tuple[str, str], code: str, said: str) -> None:
@@ -174,6 +175,7 @@ def test_a_directory_holds_the_rollouts_of_one_policy_and_one_file(rolling: Roll
     rolling()
     error = rolling(policy="agent:Agent", status=2)["error"]
     assert (error["code"], "of the policy agent:act" in error["message"]) == ("rollouts_differ", True)
+    assert "of new environments" in rolling("--at", "other@2", status=2)["error"]["message"]
     written(rolling.folder, task(1, "count to 4"))
     assert "another task file" in rolling(status=2)["error"]["message"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -132,6 +133,26 @@ async def test_the_best_of_several(tmp_path: Path) -> None:
         found = await rollout.best_of(engine, GOAL, policy, judge, 3, name="b")
     # by one it is seven steps; by two and by three it is missed
     assert [(one.attempt, one.reward, len(one.steps)) for one in found] == [(1, 1.0, 7), (3, 0.0, 3), (2, 0.0, 4)]
+
+
+async def test_each_begins_at_a_moment_that_was_prepared(tmp_path: Path) -> None:
+    def policy(goal: str, observation: Observed, history: Sequence[Step]) -> Decision:
+        return Stop(str(counted(observation))) if counted(observation) == 7 else {**ADD, "amount": 1}
+
+    async with numbers(tmp_path) as engine:
+        env = await engine.create("ready")
+        await env.act({**ADD, "amount": 5})
+        at = str(await env.snapshot())
+        await env.act({**ADD, "amount": 100})  # what comes after it is not theirs
+        assert (await rollout.collect(engine, [GOAL], policy, judge, tmp_path / "out", attempts=2, at=at)).complete
+        (best, _) = await rollout.best_of(engine, GOAL, policy, judge, 2, name="b", at=at)
+        found = await rollout.tree_search(engine, GOAL, propose, near, judge, name="s", at=at)
+        await env.retire()
+    kept = [json.loads(line) for line in (tmp_path / "out/trajectories.jsonl").read_text().splitlines()]
+    assert [(one["reward"], len(one["actions"])) for one in kept] == [(1.0, 2)] * 2
+    assert (best.reward, len(best.steps)) == (1.0, 2)
+    assert found.best is not None
+    assert found.best.reward == 1.0
 
 
 def test_one_run_writes_to_a_directory(tmp_path: Path) -> None:

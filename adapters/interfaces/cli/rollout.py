@@ -79,6 +79,15 @@ SlotsOption = Annotated[
 BestOption = Annotated[
     int, typer.Option("--best-of", min=1, help="Rollouts of each task; best.jsonl has the best of each.")
 ]
+AtOption = Annotated[
+    str,
+    typer.Option(
+        "--at",
+        help="Begin each rollout as a fork of this moment, in which somebody is logged in, say; with --state.",
+        metavar="REF",
+        show_default="new environments",
+    ),
+]
 StateOption = Annotated[
     Path | None,
     typer.Option("--state", help="State directory.", metavar="DIR", show_default="state in --out"),
@@ -96,14 +105,15 @@ def rollout(
     steps_max: Annotated[int, typer.Option("--steps-max", min=1, help="Actions of one rollout at most.")] = 30,
     judge: JudgeOption = "plain",
     site: SiteOption = None,
+    at: AtOption = "",
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Roll out tasks with a policy, and keep what was done, seen and rewarded: one line of JSON for each rollout.
 
-    It opens an engine of its own. A rollout begins in a new environment at the page of its task, and ends when the
-    policy stops or at --steps-max; it is judged then, published, and retired: its moments can still be forked. Killed
-    at any time it goes on when it is given again: what is complete is skipped, nothing is there twice or torn.
+    It opens an engine of its own. A rollout begins in a new environment (or a fork: --at) at the page of its task, and
+    ends when the policy stops or at --steps-max; it is judged then, published, and retired: its moments can still be
+    forked. Killed at any time it goes on when it is given again: what is complete is skipped, nothing is there twice.
 
     Exit status: 0 every rollout is there, 1 some failed (given again they are tried again), 2 it can't be begun.
     """
@@ -123,6 +133,7 @@ def rollout(
         at_once=n,
         attempts=best_of,
         steps_max=steps_max,
+        at=at,
     )
     with out.progress(f"opening {world}") as bar:
         # asyncio, for that is what clients of models are mostly written for
@@ -146,6 +157,7 @@ class _Wish(NamedTuple):
     at_once: int
     attempts: int
     steps_max: int
+    at: str
 
 
 async def _until_told(wish: _Wish, bar: Bar, out: Out) -> Collected | None:
@@ -191,6 +203,7 @@ async def _roll(wish: _Wish, bar: Bar, out: Out) -> Collected:
             at_once=wish.at_once,
             attempts=wish.attempts,
             steps_max=wish.steps_max,
+            at=wish.at,
             tell=tell,
         )
 

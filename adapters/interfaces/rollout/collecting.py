@@ -16,6 +16,7 @@ from statefork.adapters.interfaces.rollout.judging import Judge
 from statefork.adapters.interfaces.rollout.keeping import Kept, opened
 from statefork.adapters.interfaces.rollout.running import STEPS_MAX, retired, run
 from statefork.adapters.interfaces.rollout.tasks import Task, digest_of
+from statefork.engine.refs import as_ref
 from statefork.journal.errors import StateforkError
 
 if TYPE_CHECKING:
@@ -70,20 +71,23 @@ async def collect(
     at_once: int = 8,
     attempts: int = 1,
     steps_max: int = STEPS_MAX,
+    at: str = "",
     tell: Tell = nobody_looks,
 ) -> Collected:
     """Roll out every task ``attempts`` times, ``at_once`` environments side by side, into a directory.
 
     Given again after it was killed it goes on: what is complete is skipped, and what a killed run left is retired.
     A rollout that fails is told, and keeps no other; ``policy_name`` tells policies apart (else by where they are
-    defined). Raises RolloutsDiffer.
+    defined). With ``at``, a ref, each begins as a fork of that moment. Raises RolloutsDiffer, UnknownRef.
     """
     named = (
         policy_name or f"{getattr(policy, '__module__', '')}:{getattr(policy, '__qualname__', type(policy).__name__)}"
     )
     digest = digest_of(tasks)
-    with opened(Path(out), policy=named, world=engine.kernel.contract.name, tasks=digest) as kept:
-        collecting = _Collecting(engine, tasks, policy, judge, kept, attempts, steps_max, tell)
+    with opened(Path(out), policy=named, world=engine.kernel.contract.name, tasks=digest, at=at) as kept:
+        if at:
+            engine.environment(as_ref(at).env)  # told at once, and not by every rollout
+        collecting = _Collecting(engine, tasks, policy, judge, kept, attempts, steps_max, at, tell)
         return await collecting.all(at_once)
 
 
@@ -97,6 +101,7 @@ class _Collecting:
         kept: Kept,
         attempts: int,
         steps_max: int,
+        at: str,
         tell: Tell,
     ) -> None:
         self._engine = engine
@@ -105,7 +110,7 @@ class _Collecting:
         self._judge = judge
         self._kept = kept
         self._attempts = attempts
-        self._steps_max = steps_max
+        self._options: dict[str, Any] = {"steps_max": steps_max, "at": at}
         self._tell = tell
         self._failed: list[Failure] = []
         self._done = 0
@@ -158,7 +163,7 @@ class _Collecting:
     async def _one(self, name: str, task: Task, attempt: int) -> None:
         try:
             trajectory = await run(
-                self._engine, task, self._policy, self._judge, name=name, attempt=attempt, steps_max=self._steps_max
+                self._engine, task, self._policy, self._judge, name=name, attempt=attempt, **self._options
             )
             async with self._writing:
                 await anyio.to_thread.run_sync(self._kept.put, trajectory)

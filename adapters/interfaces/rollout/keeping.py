@@ -37,6 +37,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     world: str
     tasks: str  # their digest
+    at: str = ""  # the moment from which each begins
 
 
 class Kept:
@@ -101,7 +102,7 @@ class Kept:
 
 
 @contextmanager
-def opened(out: Path, *, policy: str, world: str, tasks: str) -> Iterator[Kept]:
+def opened(out: Path, *, policy: str, world: str, tasks: str, at: str = "") -> Iterator[Kept]:
     """A directory to keep rollouts in, made or gone on with. Raises RolloutsDiffer."""
     try:
         (out / _PARTS).mkdir(parents=True, exist_ok=True)
@@ -115,20 +116,20 @@ def opened(out: Path, *, policy: str, world: str, tasks: str) -> Iterator[Kept]:
             raise RolloutsDiffer(f"another run writes to {out}", hint="Wait for it, or choose another --out") from None
         for path in out.glob("*.partial"):
             path.unlink(missing_ok=True)
-        yield Kept(out, _run(out, policy=policy, world=world, tasks=tasks))
+        yield Kept(out, _run(out, {"policy": policy, "world": world, "tasks": tasks, "at": at}))
 
 
-def _run(out: Path, *, policy: str, world: str, tasks: str) -> Run:
+def _run(out: Path, now: dict[str, str]) -> Run:
     file = out / _RUN
     if not file.exists():
-        run = Run(name=f"r{secrets.token_hex(3)}", policy=policy, world=world, tasks=tasks)
+        run = Run(name=f"r{secrets.token_hex(3)}", **now)
         write_whole(file, msgspec.json.encode(run) + b"\n", force=True)
         return run
     run = msgspec.json.decode(file.read_bytes(), type=Run)
-    now = {"policy": policy, "world": world, "tasks": tasks}
     differ = [key for key, value in now.items() if getattr(run, key) != value]
     if differ:
         told = {"policy": f"the policy {run.policy}", "world": f"the world {run.world}", "tasks": "another task file"}
+        told["at"] = f"the moment {run.at}" if run.at else "new environments"
         raise RolloutsDiffer(
             f"{out} has rollouts of {' and '.join(told[key] for key in differ)}",
             hint="Choose another --out, or give the same again to go on with them",

@@ -147,14 +147,16 @@ async def run(
     name: str,
     attempt: int = 1,
     steps_max: int = STEPS_MAX,
+    at: str = "",
 ) -> Trajectory:
     """One rollout in a new environment, which is retired afterwards; its moments can still be forked.
 
-    ``name`` is what the environment is called; where that is taken, with a number behind it. Raises PolicyFailed, what
-    the judge raises, and what keeps an engine from going on.
+    ``name`` is what the environment is called; where that is taken, with a number behind it. With ``at``, a ref, it is
+    a fork of that moment: logged in, say. Raises PolicyFailed, what the judge raises, UnknownRef, Diverged, and what
+    keeps an engine from going on.
     """
     decide = made(policy)
-    async with _lent(engine, name) as env:
+    async with _lent(engine, name, at) as env:
         play = Play(env, task, attempt)
         await play.begin()
         for _ in range(steps_max):
@@ -166,15 +168,22 @@ async def run(
 
 
 async def best_of(
-    engine: Engine, task: Task, policy: Any, judge: Judge, n: int, *, name: str, steps_max: int = STEPS_MAX
+    engine: Engine,
+    task: Task,
+    policy: Any,
+    judge: Judge,
+    n: int,
+    *,
+    name: str,
+    steps_max: int = STEPS_MAX,
+    at: str = "",
 ) -> list[Trajectory]:
     """``n`` rollouts of one task side by side, the best first; of equals the one with fewer steps, then the earlier."""
     found: list[Trajectory] = []
 
     async def one(attempt: int) -> None:
-        found.append(
-            await run(engine, task, policy, judge, name=f"{name}-{attempt}", attempt=attempt, steps_max=steps_max)
-        )
+        more: dict[str, Any] = {"attempt": attempt, "steps_max": steps_max, "at": at}
+        found.append(await run(engine, task, policy, judge, name=f"{name}-{attempt}", **more))
 
     try:
         async with anyio.create_task_group() as tasks:
@@ -191,19 +200,20 @@ def worth(trajectory: Trajectory) -> tuple[float, int, int]:
 
 
 @asynccontextmanager
-async def _lent(engine: Engine, name: str) -> AsyncIterator[Environment]:
-    env = await created(engine, name)
+async def _lent(engine: Engine, name: str, at: str) -> AsyncIterator[Environment]:
+    env = await created(engine, name, at)
     try:
         yield env
     finally:
         await retired(env)
 
 
-async def created(engine: Engine, name: str) -> Environment:
-    """A new environment of that name, or, where it is taken, with a number behind it."""
+async def created(engine: Engine, name: str, at: str = "") -> Environment:
+    """A new environment of that name, or, where it is taken, with a number behind it; with ``at`` a fork of that."""
     for number in range(1, _NAMES_MAX):
         with suppress(EnvironmentExists):  # of a try that was cut off: a name is never used twice
-            return await engine.create(name if number == 1 else f"{name}-t{number}")
+            called = name if number == 1 else f"{name}-t{number}"
+            return (await engine.fork(at, names=[called]))[0] if at else await engine.create(called)
     raise AssertionError(f"{name} was tried {_NAMES_MAX} times")
 
 

@@ -58,18 +58,20 @@ async def tree_search(
     depth_max: int = 8,
     keep: int = 2,
     enough: float = 1.0,
+    at: str = "",
 ) -> Found:
     """Search for a way to do a task, breadth first: at each depth the ``keep`` most promising go on.
 
     From each of them up to ``fan_out`` actions are tried, each in a child of its own; who is not kept, and whoever has
     children, is retired at once, so that no more than ``keep * (fan_out + 1)`` environments live. It ends where
     something is worth ``enough``, at ``depth_max``, and where nothing is proposed any more. All that it made is retired
-    then. Raises PolicyFailed, and what keeps an engine from going on.
+    then. With ``at``, a ref, it begins as a fork of that moment. Raises PolicyFailed, and what keeps an engine from
+    going on.
     """
     search = _Search(engine, task, propose, score, judge, fan_out)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(search.retire_all)
-        root = Play(search.own(await created(engine, name)), task)
+        root = Play(search.own(await created(engine, name, at)), task)
         await root.begin()
         alive = [root]
         for _ in range(depth_max):
