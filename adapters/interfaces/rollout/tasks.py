@@ -16,16 +16,7 @@ from typing import Any
 import msgspec
 
 from statefork.adapters.interfaces.rollout.errors import TasksUnreadable
-
-PLACEHOLDER = re.compile(r"__([A-Z][A-Z_]*[A-Z])__")
-USUAL_HOSTS = {
-    "SHOPPING": "shop.example",
-    "SHOPPING_ADMIN": "shop.example/dashboard",
-    "GITLAB": "tracker.example",
-    "REDDIT": "tracker.example",
-    "WIKIPEDIA": "wiki.example",
-}
-"""Which site of the packaged worlds stands for which of WebArena's."""
+from statefork.adapters.interfaces.webarena.sites import PLACEHOLDER, read_sites
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +38,7 @@ def read_tasks(file: Path | str, hosts: Mapping[str, str] | None = None) -> list
     everything that is wrong.
     """
     file = Path(file)
-    known = {**USUAL_HOSTS, **{name.upper(): host for name, host in (hosts or {}).items()}}
+    known = {**read_sites(), **{name.upper(): host for name, host in (hosts or {}).items()}}
     problems: list[str] = []
     found: dict[str, Task] = {}
     for position, config in enumerate(_decoded(file)):
