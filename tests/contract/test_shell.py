@@ -16,6 +16,7 @@ import pytest
 import statefork
 from statefork.actions import Run
 from statefork.adapters.interfaces.environment import Environment
+from statefork.adapters.resources.process.cgroups import parent_of_leaves
 from statefork.adapters.resources.process.keeper import descendants
 from statefork.adapters.resources.process.standing import started
 from statefork.engine.errors import ActionFailed, InvalidAction
@@ -112,6 +113,19 @@ async def test_forks_resets_and_replays(tmp_path: Path, user: str) -> None:
         await env.reset()
         assert (await said(env, "ls -A"))["stdout"] == ""
     assert audit(tmp_path / "state").clean
+
+
+@pytest.mark.root
+async def test_variables_tell_nothing_of_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SECRET_OF_THE_ENGINE", "hidden")
+    async with statefork.open_engine(contract(tmp_path, user="own"), state=tmp_path / "state") as engine:
+        env = await engine.create("a")
+        told = (await said(env, "env"))["stdout"]
+        assert str(tmp_path) not in told or parent_of_leaves()[0] is None
+        assert "hidden" not in told
+        missing = await said(env, "no-such-program")
+        assert (missing["status"], "not found" in missing["stderr"]) == (127, True)
 
 
 @pytest.mark.root

@@ -34,6 +34,7 @@ from statefork.journal.values import Binding, Json, Observation
 
 _LISTED_MAX = 1000
 _OWN_HOME = f"{keeper.HOMES}/{keeper.HOME}"
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # the engine's may lead to closed places
 _TOLD_CHARS_MAX = 16_384  # of each output in the journal itself
 
 
@@ -114,12 +115,13 @@ class ShellResource(GivenTrees):
         # With mounts of its own, paths are the same in all environments, and in what is replayed.
         alone = account is not None and account.alone
         home, temporary = (_OWN_HOME, "/tmp") if alone else (str(tree), str(workplace / "run"))
-        own = {"HOME": home, "TMPDIR": temporary}
+        own = {"HOME": home, "TMPDIR": temporary} | ({"PATH": _SYSTEM_PATH} if alone else {})
         return Command(
             words=asked.words(),
             stdin=asked.input(),
             environment={**inherited(), **own, **self._shell.environment, **asked.environment},
-            marks=marks(self._services.state, self._services.journal, f"{self.name}-{binding.branch}"),
+            # A leaf holds all of it together; by these a later engine finds the rest, and they tell where its state is.
+            marks={} if leaf is not None else self._marks(binding),
             tree=tree,
             directory=f"{home}/{self._below(tree, asked.cwd)}",
             workplace=workplace,
@@ -129,6 +131,9 @@ class ShellResource(GivenTrees):
             processes_max=self._shell.processes_max,
             alone_in_network=self._shell.network == "own",
         )
+
+    def _marks(self, binding: Binding) -> dict[str, str]:
+        return marks(self._services.state, self._services.journal, f"{self.name}-{binding.branch}")
 
     def _below(self, tree: Path, cwd: str) -> Path:
         """A directory in the tree, for ``..`` leads to no sibling; who may not enter it is told so by the kernel."""
