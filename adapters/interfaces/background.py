@@ -15,9 +15,12 @@ import msgspec
 
 from statefork.adapters.interfaces.control.client import Control, EngineDeaf, EngineForeign, WorldNotUp, held
 from statefork.adapters.interfaces.control.protocol import Status
+from statefork.adapters.resources.process.standing import started
 from statefork.engine.runtimes import log_tail, rotate
 
 POLL_S = 0.05
+
+_EXIT_S = 10.0  # of a process that has let go of everything
 
 Tell = Callable[[float, str], None]
 """Called again and again while something is waited for: the seconds so far, and what is being done, if that is known.
@@ -119,7 +122,8 @@ def stop(state: Path, tell: Tell) -> Closed:
     holder = held(state)
     if holder is None:
         return Closed(pid=None)
-    known = holder.takes_commands or holder.closing or holder.pid == _started_here(state)
+    server = holder.takes_commands or holder.pid == _started_here(state)
+    known = server or holder.closing
     if holder.pid is None or not known:
         raise EngineDeaf(
             f"the state directory {state} is {holder}",
@@ -142,6 +146,9 @@ def stop(state: Path, tell: Tell) -> Closed:
     began = time.monotonic()
     while (left := held(state)) is not None and left.pid == holder.pid:
         tell(time.monotonic() - began, "")  # hundreds of environments take minutes; who has waited enough leaves
+        time.sleep(POLL_S)
+    gone_by = time.monotonic() + _EXIT_S
+    while server and started(holder.pid) and time.monotonic() < gone_by:  # it has closed, and ends
         time.sleep(POLL_S)
     return Closed(pid=holder.pid, not_parked=_not_parked(state))
 

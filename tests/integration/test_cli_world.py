@@ -17,6 +17,7 @@ import pytest
 
 from statefork.adapters.interfaces.cli.main import invoke
 from statefork.adapters.interfaces.control.client import held
+from statefork.adapters.resources.process.standing import started
 from tests.integration.test_cli import PROGRAM, READY_S, Commands
 
 CONTRACT = """
@@ -75,6 +76,7 @@ def test_it_serves_until_it_is_told_to_close(notes: str, commands: Commands) -> 
     assert commands.json("world", "ls")["serving"]["contract"] == "notes"
     assert "serves 'notes' on" in commands("world", "up", "shop", status=2)
     assert commands.json("world", "down") == {"pid": up["pid"], "not_parked": []}
+    assert not started(engine.pid), "who is told that it is closed may take its directory away"
     assert engine.wait(READY_S) == 0
     assert commands.json("world", "down") == {"pid": None, "not_parked": []}
     assert commands.json("world", "ls")["serving"] is None
