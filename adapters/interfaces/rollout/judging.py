@@ -19,8 +19,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from statefork.adapters.interfaces.rollout.calling import asked
 from statefork.adapters.interfaces.rollout.errors import PolicyFailed
-from statefork.adapters.interfaces.rollout.policies import asked, load_policy
+from statefork.adapters.interfaces.rollout.policies import load_policy
 from statefork.adapters.interfaces.rollout.tasks import Task
 from statefork.adapters.interfaces.rollout.trajectory import Trajectory
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
-from contextvars import copy_context
-from functools import partial
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import anyio
-import anyio.from_thread
 import msgspec
-from anyio.lowlevel import current_token
 
+from statefork.adapters.interfaces.rollout.calling import asked, harmless, raised
 from statefork.adapters.interfaces.rollout.errors import PolicyFailed
 from statefork.adapters.interfaces.rollout.trajectory import Look, Step
 from statefork.engine.ports import Blobs
@@ -96,52 +89,30 @@ def load_policy(name: str) -> Any:
         raise PolicyFailed(f"{name}: {error}", hint="Is its module in this directory, or installed?") from error
     except AttributeError as error:
         raise PolicyFailed(f"{name}: {error}", hint=f"Look into {module}") from error
+    except (Exception, SystemExit) as error:
+        raise PolicyFailed(f"{name}: its module raised {raised(harmless(error))}") from error
     if not callable(found):
         raise PolicyFailed(f"{name} can't be called: it is a {type(found).__name__}")
     return found
 
 
 def made(policy: Any) -> Any:
-    """For one rollout: what is a class is made."""
-    return policy() if inspect.isclass(policy) else policy
-
-
-async def asked(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Its answer, whether it is asynchronous or blocks."""
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 -- whether that is a coroutine function is the question
-        return await function(*arguments)
-    answer = await beside(partial(function, *arguments))
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-async def beside(work: Callable[[], Any]) -> Any:
-    """What blocking work gives, in a thread that nobody waits for at the end: a model may take long to answer."""
-    token, ended = current_token(), anyio.Event()
-    done: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 -- it is raised where it is waited for
-            done.set_exception(error)
-        with suppress(anyio.RunFinishedError):
-            anyio.from_thread.run_sync(ended.set, token=token)
-
-    threading.Thread(target=copy_context().run, args=(run,), name="policy", daemon=True).start()
-    await ended.wait()
-    return done.result()
+    """For one rollout: what is a class is made. Raises PolicyFailed with what it raises."""
+    try:
+        return policy() if inspect.isclass(policy) else policy
+    except (Exception, SystemExit) as error:
+        raise PolicyFailed(f"{policy.__qualname__} can't be made: {raised(harmless(error))}") from error
 
 
 async def decided(policy: Any, goal: str, observation: Observed, history: Sequence[Step]) -> dict[str, Json] | Stop:
     """The next action as plain data. Raises PolicyFailed with what the policy raised."""
-    rollout: dict[str, str | int] = {"task": observation.task, "attempt": observation.attempt}
+    rollout: dict[str, Any] = {"task": observation.task, "attempt": observation.attempt}
     try:
         decision = await asked(policy, goal, observation, history)
     except Exception as error:
         raise PolicyFailed(
             f"the policy raised at step {len(history) + 1} of {observation.task}/{observation.attempt}: "
-            f"{type(error).__name__}: {error}",
-            hint="STATEFORK_DEBUG=1 shows where",
+            f"{raised(error)}",
             **rollout,
         ) from error
     return plain(decision, rollout)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from statefork.adapters.interfaces.rollout.calling import asked, raised
 from statefork.adapters.interfaces.rollout.errors import PolicyFailed
 from statefork.adapters.interfaces.rollout.judging import Judge
 from statefork.adapters.interfaces.rollout.policies import Observed, Stop, decided, made
@@ -119,12 +120,12 @@ class Play:
     async def judged(self, judge: Judge, answer: str, stopped: str) -> Trajectory:
         """All of it, with what it is worth. The present is published, so that it can be forked later."""
         try:
-            reward = float(await judge(self.task, self.env, self.told(answer, stopped)))
+            reward = float(await asked(judge, self.task, self.env, self.told(answer, stopped)))
         except StateforkError:
             raise
         except Exception as error:
             raise PolicyFailed(
-                f"the judge raised at {self.task.id}/{self.attempt}: {type(error).__name__}: {error}",
+                f"the judge raised at {self.task.id}/{self.attempt}: {raised(error)}",
                 task=self.task.id,
                 attempt=self.attempt,
             ) from error

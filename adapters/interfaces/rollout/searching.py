@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from statefork.adapters.interfaces.rollout.calling import asked, raised
 from statefork.adapters.interfaces.rollout.errors import PolicyFailed
 from statefork.adapters.interfaces.rollout.judging import Judge
-from statefork.adapters.interfaces.rollout.policies import Decision, Observed, Stop, asked, plain
+from statefork.adapters.interfaces.rollout.policies import Decision, Observed, Stop, plain
 from statefork.adapters.interfaces.rollout.running import Play, created, retired, worth
 from statefork.adapters.interfaces.rollout.tasks import Task
 from statefork.adapters.interfaces.rollout.trajectory import Step, Trajectory
@@ -135,7 +136,7 @@ class _Search:
         try:
             given = list(await asked(self._propose, self._task.goal, play.observed(), play.steps))
         except Exception as error:
-            told = f"what proposes raised: {type(error).__name__}: {error}"
+            told = f"what proposes raised: {raised(error)}"
             raise PolicyFailed(told, task=self._task.id, attempt=play.attempt) from error
         return [plain(one, rollout) for one in given]
 
@@ -156,7 +157,7 @@ class _Search:
             if step.outcome == "invalid":
                 await self.let_go(child.env)
                 return
-            grown.append((float(await asked(self._score, child.told())), child))
+            grown.append((await self._scored(child), child))
 
         try:
             async with anyio.create_task_group() as tasks:
@@ -166,6 +167,13 @@ class _Search:
             raise first_failure(group) from None
         order = {child.env.name: place for place, child in enumerate(plays)}
         return sorted(grown, key=lambda pair: order[pair[1].env.name])
+
+    async def _scored(self, child: Play) -> float:
+        try:
+            return float(await asked(self._score, child.told()))
+        except Exception as error:
+            told = f"what scores raised: {raised(error)}"
+            raise PolicyFailed(told, task=self._task.id, attempt=child.attempt) from error
 
     async def _forked(self, play: Play, n: int) -> list[Environment]:
         try:
