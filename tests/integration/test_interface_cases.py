@@ -20,7 +20,7 @@ from statefork.adapters.interfaces.http.app import Api
 from statefork.adapters.interfaces.http.client import AsyncClient
 from statefork.adapters.interfaces.http.serving import place_of, served
 from statefork.adapters.interfaces.openenv.app import OpenEnv
-from statefork.adapters.interfaces.openenv.session import TEMPLATE
+from statefork.adapters.interfaces.openenv.beginning import TEMPLATE
 from statefork.adapters.interfaces.python import Engine
 from statefork.adapters.resources.browser.options import routes_of
 from statefork.engine.errors import EnvironmentRetired

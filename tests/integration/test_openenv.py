@@ -21,8 +21,9 @@ from statefork.adapters.interfaces.http.asking import BODY_BYTES_MAX
 from statefork.adapters.interfaces.http.serving import place_of, served
 from statefork.adapters.interfaces.openenv import app as openenv
 from statefork.adapters.interfaces.openenv.app import OpenEnv
-from statefork.adapters.interfaces.openenv.session import TEMPLATE
+from statefork.adapters.interfaces.openenv.beginning import TEMPLATE
 from statefork.adapters.interfaces.python import Engine, open_engine
+from statefork.engine.errors import TransitionAborted, UnknownEnvironment, UnknownRef
 from statefork.journal.events import ActionBegun, ActionEnded
 from statefork.replay.auditing import audit
 from tests.integration import http_kit
@@ -244,3 +245,52 @@ async def test_episodes_begin_with_any_moment_and_are_judged(tmp_path: Path) -> 
                 return str(agent.hear()["data"]["code"])
 
         assert await anyio.to_thread.run_sync(refused) == "FACTORY_ERROR"
+
+
+async def test_episodes_begin_also_in_the_next_engine_of_a_world_that_keeps_nothing(tmp_path: Path) -> None:
+    """What a store in memory held ends with its engine: the origin of the engine before can't be forked any more."""
+
+    def play() -> str:
+        with talking(running.url) as agent:
+            values = [agent.say({"type": "reset"})["data"]["observation"]["value"] for _ in range(2)]
+            assert values == [{"greeting": "hello"}] * 2
+        return running.alive()[0]
+
+    found = []
+    for _ in range(3):
+        async with serve(tmp_path) as running:
+            found.append(await anyio.to_thread.run_sync(play))
+    assert found == [TEMPLATE, f"{TEMPLATE}-2", f"{TEMPLATE}-3"]
+    assert audit(tmp_path / "state").clean
+
+
+async def test_what_somebody_used_stays_and_a_retired_name_is_passed_over(tmp_path: Path) -> None:
+    def play() -> str:
+        with talking(running.url) as agent:
+            return str(agent.say({"type": "reset"})["type"])
+
+    async with serve(tmp_path) as running:
+        await (await running.engine.create(TEMPLATE)).act(PUT)
+        assert await anyio.to_thread.run_sync(play) == "observation"
+    async with serve(tmp_path) as running:
+        assert await anyio.to_thread.run_sync(play) == "observation"
+        assert running.alive()[:2] == [TEMPLATE, f"{TEMPLATE}-2"]
+        for name in (TEMPLATE, f"{TEMPLATE}-2"):
+            await running.engine.environment(name).retire()
+        assert await anyio.to_thread.run_sync(play) == "observation"
+        assert f"{TEMPLATE}-3" in running.alive()
+
+
+async def test_a_moment_that_no_episode_can_begin_with_is_told_before_the_first(tmp_path: Path) -> None:
+    async with serve(tmp_path) as running:
+        await running.engine.create("a")
+        await OpenEnv(running.engine, begin="a@1").try_out()
+        assert running.alive() == ["a"]
+        with pytest.raises(UnknownEnvironment):
+            await OpenEnv(running.engine, begin="nosuch@1").try_out()
+        with pytest.raises(UnknownRef):
+            await OpenEnv(running.engine, begin="a@7").try_out()
+    async with serve(tmp_path) as running:
+        with pytest.raises(TransitionAborted, match="no version"):
+            await OpenEnv(running.engine, begin="a@1").try_out()
+        assert running.alive() == ["a"]

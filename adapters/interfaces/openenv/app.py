@@ -20,8 +20,9 @@ from statefork.adapters.interfaces.http.app import Drained, no_route
 from statefork.adapters.interfaces.http.asking import answering, body_of
 from statefork.adapters.interfaces.http.guard import App, Guard
 from statefork.adapters.interfaces.http.replies import json_response
+from statefork.adapters.interfaces.openenv.beginning import Beginning
 from statefork.adapters.interfaces.openenv.messages import Observation, State, error_message, fault_message, no_tools
-from statefork.adapters.interfaces.openenv.session import Beginning, Judge, Session
+from statefork.adapters.interfaces.openenv.session import Judge, Session
 from statefork.adapters.interfaces.python import Engine
 from statefork.journal.errors import StateforkError
 
@@ -67,6 +68,11 @@ class OpenEnv:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
+
+    async def try_out(self) -> None:
+        """Raise what the first episode would meet where ``begin`` is named: UnknownEnvironment, UnknownRef, Diverged,
+        and TransitionAborted where it can't be forked any more."""
+        await self._beginning.try_out()
 
     async def _connected(self, socket: WebSocket) -> None:
         await socket.accept()

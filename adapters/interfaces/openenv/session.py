@@ -10,6 +10,7 @@ import anyio
 import msgspec
 
 from statefork.adapters.interfaces.environment import Environment, Evaluation
+from statefork.adapters.interfaces.openenv.beginning import Beginning
 from statefork.adapters.interfaces.openenv.messages import (
     TYPES,
     Message,
@@ -25,37 +26,10 @@ from statefork.adapters.interfaces.openenv.messages import (
 from statefork.adapters.interfaces.python import Engine
 from statefork.adapters.interfaces.views import Seen
 from statefork.engine.errors import InvalidAction
-from statefork.engine.refs import as_ref
 from statefork.journal.errors import StateforkError
 
 Judge = Callable[[Evaluation], Awaitable[tuple[float, bool]]]
 """What judges after each step: the reward, and whether the episode is over. All it reads is of one generation."""
-
-WHAT_FOR = "an OpenEnv episode"
-TEMPLATE = "episodes"
-"""The environment whose origin episodes begin with, where no moment is named. It is made at the first."""
-
-
-class Beginning:
-    """The moment that episodes begin with."""
-
-    def __init__(self, engine: Engine, ref: str | None) -> None:
-        self._engine = engine
-        self._ref = ref
-        self._making = anyio.Lock()
-
-    def check(self) -> None:
-        """Raise UnknownRef where it names none, UnknownEnvironment where there is no such environment."""
-        if self._ref is not None:
-            self._engine.environment(as_ref(self._ref).env)
-
-    async def begin(self) -> Environment:
-        """A new environment of it."""
-        async with self._making:
-            if self._ref is None and TEMPLATE not in self._engine.capsules:
-                await self._engine.create(TEMPLATE)
-                await self._engine.environment(TEMPLATE).park(f"kept for {WHAT_FOR}")
-        return await self._engine.lend(self._ref or f"{TEMPLATE}@1", WHAT_FOR)
 
 
 class Session:
