@@ -17,6 +17,7 @@ from statefork.adapters.interfaces.control.client import EngineLost, NoEngine
 from statefork.adapters.interfaces.http.client import Client
 from statefork.adapters.interfaces.http.names import TOKEN_NAME, TOKEN_VARIABLE
 from statefork.adapters.interfaces.http.problems import Unauthorised
+from tests.integration.http_kit import CONTRACT as MEMORY
 from tests.integration.test_cli import CONTRACT, READY_S, Engine, engine
 
 
@@ -121,6 +122,33 @@ def test_where_it_can_not_listen_is_told(tmp_path: Path, capfd: pytest.CaptureFi
     up = ["up", str(tmp_path / "notes.toml"), "--state", str(tmp_path / "state"), "--http", address]
     assert invoke(up) == 2
     assert "error[usage]" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--openenv", "0", "--openenv-from", "nosuch@1"], "error[unknown_environment]: "),
+        (["--openenv-from", "a@1"], "error[usage]: --openenv-from means nothing without --openenv"),
+        (["--openenv-max", "2"], "error[usage]: --openenv-max means nothing without --openenv"),
+    ],
+)
+def test_episodes_that_could_not_begin_are_not_served(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    (tmp_path / "notes.toml").write_text(MEMORY)
+    assert invoke(["up", str(tmp_path / "notes.toml"), "--state", str(tmp_path / "state"), *options]) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_a_moment_that_ended_with_its_engine_is_told_at_the_start(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    with engine(tmp_path, state, MEMORY):
+        assert invoke(["create", "a", "--state", str(state)]) == 0
+    up = ["up", str(tmp_path / "notes.toml"), "--state", str(state), "--openenv", "0", "--openenv-from", "a@1"]
+    assert invoke(up) == 2
+    assert "error[usage]: --openenv-from a@1: no episode can begin with it: " in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ import anyio
 import msgspec
 import typer
 
+from statefork.adapters.interfaces.cli.faults import UsageError
 from statefork.adapters.interfaces.cli.output import Out, while_opening
 from statefork.adapters.interfaces.http.names import TOKEN_NAME, TOKEN_VARIABLE
-from statefork.engine.errors import MissingDependency
+from statefork.engine.errors import MissingDependency, TransitionAborted
 
 if TYPE_CHECKING:
     from statefork.adapters.interfaces.http.serving import Place
@@ -67,12 +68,19 @@ OpenEnvFromOption = Annotated[
     typer.Option(
         "--openenv-from",
         metavar="REF",
-        help="The moment that each episode is a fork of.",
+        help="The moment that each episode is a fork of. It is tried at the start.",
         show_default="the origin of an environment that is made for this",
     ),
 ]
 OpenEnvMaxOption = Annotated[
-    int, typer.Option("--openenv-max", min=1, metavar="N", help="How many OpenEnv clients there may be at once.")
+    int | None,
+    typer.Option(
+        "--openenv-max",
+        min=1,
+        metavar="N",
+        help="How many OpenEnv clients there may be at once.",
+        show_default=str(OPENENV_MAX),
+    ),
 ]
 LogFormatOption = Annotated[
     LogFormat,
@@ -96,10 +104,14 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     openenv: str | None = None
     openenv_from: str | None = None
-    openenv_max: int = OPENENV_MAX
+    openenv_max: int | None = None
 
     def check(self) -> None:
-        """Raise UsageError for an address that is none, and MissingDependency, before anything is opened."""
+        """Raise UsageError for an address that is none, or what means nothing without one, and MissingDependency,
+        before anything is opened."""
+        for option, value in (("--openenv-from", self.openenv_from), ("--openenv-max", self.openenv_max)):
+            if value is not None and self.openenv is None:
+                raise UsageError(f"{option} means nothing without --openenv", hint="Say where episodes are served")
         for address in filter(None, (self.http, self.openenv)):
             self.place(address)
 
@@ -164,7 +176,15 @@ async def _openenv(engine: Engine, doors: Doors, stack: AsyncExitStack) -> dict[
 
     assert doors.openenv is not None
     place = doors.place(doors.openenv)
-    app = OpenEnv(engine, begin=doors.openenv_from, sessions=doors.openenv_max, names=doors.names)
+    sessions = doors.openenv_max or OPENENV_MAX
+    app = OpenEnv(engine, begin=doors.openenv_from, sessions=sessions, names=doors.names)
+    try:
+        await app.try_out()
+    except TransitionAborted as error:
+        raise UsageError(
+            f"--openenv-from {doors.openenv_from}: no episode can begin with it: {error.message}",
+            hint="What is kept in memory ends with its engine; without --openenv-from episodes begin afresh",
+        ) from error
     address = await stack.enter_async_context(served(app, place, hurried=engine.kernel.hurried))
     return {"url": address.url, "loopback": place.loopback}
 

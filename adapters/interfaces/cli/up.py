@@ -15,7 +15,6 @@ import typer
 from anyio.abc import TaskStatus
 
 from statefork.adapters.interfaces.cli.doors import (
-    OPENENV_MAX,
     Doors,
     HttpNameOption,
     HttpOption,
@@ -91,7 +90,7 @@ def up(
     http_name: HttpNameOption = None,
     openenv: OpenEnvOption = None,
     openenv_from: OpenEnvFromOption = None,
-    openenv_max: OpenEnvMaxOption = OPENENV_MAX,
+    openenv_max: OpenEnvMaxOption = None,
     log_format: LogFormatOption = LogFormat.text,
     state: StateOption = STATE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line when ready, one when closed.")] = False,
