@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv
 
@@ -136,7 +137,7 @@ def test_what_an_action_does_wrong_is_told_and_nothing_is_lost(env: gymnasium.En
     env.reset()
     inner = ours(env)
     inner.step(FORK)
-    bad = {
+    bad: dict[str, list[Any]] = {
         "invalid_action": ["no JSON", "7", '{"type": "jump"}', None, 3.5, {"type": "put", "key": object()}, "[" * 9999],
         "action_failed": [{"type": "fail", "key": "door"}],
         "limit_exceeded": [{"type": "put", "key": "title", "value": "x" * 4_000_000}],
@@ -240,6 +241,29 @@ def test_given_a_reset_that_fails_when_asked_then_what_was_there_serves(made_wit
         world.hook = None
         assert made.step("")[1] == 1.0
         made.close()
+
+
+def test_what_is_closed_is_not_made_again_and_nothing_is_done_before_the_first_reset(made_with: dict[str, Any]) -> None:
+    made = StateforkEnv(**made_with, render_mode="rgb_array")
+    with pytest.raises(ResetNeeded):
+        made.step(HELLO)
+    assert not Path(made_with["state"]).exists(), "nothing was opened"
+    made.reset()
+    (child,) = made.fork()
+    assert child.step("")[0]["text"] == '{"title":"Untitled"}', "a child has begun"
+    child.close()
+    made.close()
+    vector = StateforkVectorEnv(num_envs=1, **made_with)
+    vector.reset()
+    vector.close()
+    made.close()
+    for use in (made.reset, made.render, made.fork, made.snapshot, made.look, lambda: made.step(HELLO)):
+        with pytest.raises(ClosedEnvironmentError):
+            use()
+    for use in (vector.reset, vector.render, lambda: vector.step([HELLO])):
+        with pytest.raises(ClosedEnvironmentError):
+            use()
+    assert set(phases(Path(made_with["state"])).values()) == {"retired"}
 
 
 def test_it_works_where_an_asyncio_loop_runs_already(made_with: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import gymnasium
 import msgspec
 import numpy as np
 from gymnasium.core import RenderFrame
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from numpy.typing import NDArray
 
 from statefork.adapters.interfaces.gym.engines import default_state, sit
@@ -41,7 +42,8 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
 
     Nothing is opened before the first ``reset``. ``state``: the state directory, whose engine all environments share
     that name it. ``name``: use the environment of that name, and park it at the end, instead of a new one that ends
-    with ``close``. ``engine``: an engine of :mod:`statefork.sync` that is open already.
+    with ``close``. ``engine``: an engine of :mod:`statefork.sync` that is open already. After ``close`` everything but
+    ``close`` raises ClosedEnvironmentError.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 1}  # noqa: RUF012 -- the base class has it so
@@ -74,6 +76,7 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
         self.observation_space = observation_space(self._shown, text_max)
         self.action_space = Actions(draw_browsing if has_browser(contract) else draw_nothing)
         self._seat: Seat | None = None
+        self._begun = self._closed = False
         self._last = Glimpse(env="")
 
     # --- Gymnasium's interface ----------------------------------------------------------------------------------
@@ -90,21 +93,26 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
         at = (options or {}).get("at")
         if unknown := sorted(set(options or {}) - {"at"}):
             raise ValueError(f"reset knows the option 'at', not {', '.join(map(repr, unknown))}")
-        return self._told(self._sat().begin(None if at is None else str(at)))
+        seen = self._sat().begin(None if at is None else str(at))
+        self._begun = True
+        return self._told(seen)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Carry out an action: JSON text, a mapping, or a value of :mod:`statefork.actions`; an empty text only looks.
 
         What is wrong with it is told in ``info["error"]`` and ``obs["last_action_error"]``. The episode is truncated
-        where the world was taken away in the middle of it.
+        where the world was taken away in the middle of it. Raises ResetNeeded before the first ``reset``.
         """
+        if not (self._begun or self._closed):
+            raise ResetNeeded("call reset() before step()")
+        seat = self._sat()
         try:
             data = parsed(action)
         except InvalidAction as error:
             told = Told(code=error.code, message=error.message, hint=error.hint)
             seen = msgspec.structs.replace(self._last, error=told, number=0)
         else:
-            seen = self._sat().act(data, self._act_timeout_s)
+            seen = seat.act(data, self._act_timeout_s)
         if seen.over:
             seen = msgspec.structs.replace(self._last, error=seen.error, over=True) if not seen.url else seen
             return (obs_info := self._told(seen))[0], 0.0, False, True, obs_info[1]
@@ -114,13 +122,14 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
 
     def render(self) -> RenderFrame | list[RenderFrame] | None:
         """The page as it was seen last."""
+        self._check_open()
         if self.render_mode != "rgb_array":
             return None
         return pixels(self._last.png, self._screen or (1, 1))
 
     def close(self) -> None:
         """Give the environment back, and close its engine where nobody else uses it. Idempotent."""
-        seat, self._seat = self._seat, None
+        seat, self._seat, self._closed = self._seat, None, True
         if seat is not None:
             seat.leave()
 
@@ -161,7 +170,7 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
                 render_mode=self.render_mode,
             )
             child.spec = self.spec
-            child._seat, child._last = seat, self._last
+            child._seat, child._last, child._begun = seat, self._last, True
             children.append(child)
         return children
 
@@ -171,7 +180,12 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
 
     # ------------------------------------------------------------------------------------------------------------
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedEnvironmentError("the environment was closed: make a new one")
+
     def _sat(self) -> Seat:
+        self._check_open()
         if self._seat is None:
             if self._engine is not None:
                 self._seat = take(self._engine, self._name)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from gymnasium.wrappers import TimeLimit
@@ -93,6 +94,8 @@ class StateforkVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
 
     def _each(self, work: Callable[[int], T]) -> list[T]:
         """Do it for all, wait for all, and then raise the first error."""
+        if self.closed:
+            raise ClosedEnvironmentError("the environments were closed: make new ones")
         asked = [self._pool.submit(work, i) for i in range(self.num_envs)]
         errors = [error for one in asked if (error := one.exception()) is not None]
         if errors:
