@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv
 
 import statefork
+from statefork.adapters.interfaces.gym.door import serving as serving_seats
 from statefork.adapters.interfaces.gym.engines import sit
+from statefork.adapters.interfaces.gym.remote import RemoteSeat, dial
 from statefork.adapters.interfaces.gym.spaces import Actions, Unicode
 from statefork.engine.capsule import Phase
 from statefork.engine.errors import ContractError, TransitionAborted, UnknownRef
@@ -189,6 +192,44 @@ def test_any_moment_can_be_gone_back_to(env: gymnasium.Env[dict[str, Any], Any])
     with pytest.raises(ValueError, match="'to'"):
         env.reset(options={"to": ref})
     assert env.reset()[0]["text"] == '{"title":"Untitled"}'
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_present_moment_is_always_told(made_with: dict[str, Any], elsewhere: bool) -> None:
+    state = Path(made_with["state"])
+    with (
+        statefork.sync.open_engine(made_with["contract"], state=state) as engine,
+        door_of(engine, elsewhere) as dialled,
+    ):
+        made = StateforkEnv(made_with["contract"], engine=engine)
+        if dialled is not None:
+            made._seat = RemoteSeat(state, dialled, None, lambda: None)
+        _, info = made.reset()
+        assert info["at"] == "gym-1@1"
+        assert made.step("")[4]["at"] == "gym-1@1"
+        assert made.step(HELLO)[4]["at"] == "gym-1#1"
+        for action in ("", "no JSON", '{"type": "jump"}'):
+            _, _, _, _, info = made.step(action)
+            assert (info["at"], "number" in info) == ("gym-1#1", False), action
+        assert made.step({"type": "fail", "key": "door"})[4]["at"] == "gym-1#2"
+        (child,) = made.fork()
+        _, _, _, _, info = child.step("no JSON")
+        assert (info["env"], info["at"]) == (child.name, f"{child.name}@1")
+        at = made.reset()[1]["at"]
+        assert made.step(FORK)[0]["text"] == '"Fork me"'
+        assert made.reset(options={"at": at})[0]["text"] == '{"title":"Untitled"}', "it can be gone back to"
+        child.close()
+        made.close()
+
+
+@contextmanager
+def door_of(engine: statefork.sync.Engine, elsewhere: bool) -> Iterator[Any]:
+    """A connection as another process has it, or None."""
+    if not elsewhere:
+        yield None
+        return
+    with serving_seats(engine):
+        yield dial(engine.state)
 
 
 def test_children_continue_and_are_their_own(env: gymnasium.Env[dict[str, Any], Any]) -> None:

@@ -110,11 +110,13 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
             data = parsed(action)
         except InvalidAction as error:
             told = Told(code=error.code, message=error.message, hint=error.hint)
-            seen = msgspec.structs.replace(self._last, error=told, number=0)
+            last = self._last if self._last.at else seat.act(None, None)  # of a child nothing was seen yet
+            seen = msgspec.structs.replace(last, error=told, value=None, number=0)
         else:
             seen = seat.act(data, self._act_timeout_s)
         if seen.over:
-            seen = msgspec.structs.replace(self._last, error=seen.error, over=True) if not seen.url else seen
+            if not seen.url:
+                seen = msgspec.structs.replace(self._last, error=seen.error, at=seen.at or self._last.at, over=True)
             return (obs_info := self._told(seen))[0], 0.0, False, True, obs_info[1]
         reward, terminated = self._verdict()
         obs, info = self._told(seen)
@@ -170,7 +172,8 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
                 render_mode=self.render_mode,
             )
             child.spec = self.spec
-            child._seat, child._last, child._begun = seat, self._last, True
+            child._seat, child._begun = seat, True
+            child._last = msgspec.structs.replace(self._last, env=seat.name, number=0, at="")
             children.append(child)
         return children
 
@@ -218,9 +221,10 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
         }
         if self._shown is not None:
             obs["screenshot"] = pixels(seen.png, self._shown)
-        info: dict[str, Any] = {"env": seen.env, "tabs": list(seen.tabs)}
+        at = f"{seen.env}#{seen.number}" if seen.number else seen.at
+        info: dict[str, Any] = {"env": seen.env, "at": at, "tabs": list(seen.tabs)}
         if seen.number:
-            info |= {"number": seen.number, "at": f"{seen.env}#{seen.number}"}
+            info["number"] = seen.number
         if seen.value is not None:
             info["value"] = msgspec.json.encode(seen.value).decode()  # text: a vector environment mixes no kinds
         if seen.error is not None:

@@ -54,7 +54,10 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen. ``number``: of the action, 0 where none was done. ``over``: the episode can't go on."""
+    """What was seen. ``number``: of the action, 0 where none was done. ``over``: the episode can't go on.
+
+    ``at``: the moment that is there now, as a ref; empty where that is not known.
+    """
 
     env: str
     url: str = ""
@@ -64,6 +67,7 @@ class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
     png: bytes = b""
     value: Json = None
     number: int = 0
+    at: str = ""
     error: Told | None = None
     over: bool = False
 
@@ -166,14 +170,19 @@ class LocalSeat:
         try:
             found = self._glimpse(seen) if isinstance(seen, Seen) else self._look()
         except (*_TOLD, *_OVER):
-            found, over = Glimpse(env=self.name), True
+            found, over = Glimpse(env=self.name, at=self._present()), True
         return msgspec.structs.replace(found, number=number or found.number, error=told, over=over)
 
     def _look(self) -> Glimpse:
         return self._glimpse(self.env.observe())
 
     def _glimpse(self, seen: Seen) -> Glimpse:
-        return glimpse(self.name, seen)
+        return msgspec.structs.replace(glimpse(self.name, seen), at=self._present())
+
+    def _present(self) -> str:
+        """The last action; where that is in the published generation, or there is none, the generation."""
+        capsule = self.env.capsule
+        return f"{self.name}#{capsule.actions}" if capsule.actions > capsule.head.actions else str(capsule.moment)
 
     def judge(self, check: Callable[[Judged], Verdict], name: str) -> float:
         """See :class:`Seat`."""
