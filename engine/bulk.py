@@ -16,7 +16,14 @@ import anyio
 from statefork.engine.capsule import Generation
 from statefork.engine.collect import Counted
 from statefork.engine.conductor import Conductor
-from statefork.engine.errors import EnvironmentExists, GenerationPruned, LimitReached, NoSlot, StateforkError
+from statefork.engine.errors import (
+    EnvironmentExists,
+    GenerationPruned,
+    LimitReached,
+    NoSlot,
+    OutOfRange,
+    StateforkError,
+)
 from statefork.engine.holding import checked
 from statefork.engine.keyed import Keys, Told
 from statefork.engine.policy import Choice
@@ -236,12 +243,14 @@ class Bulk:
                 raise EnvironmentExists(f"{doing}: {name} is named twice", environment=name)
 
     def check_many(self, number: int, doing: str) -> None:
-        """Raises LimitReached unless one command may concern so many environments."""
+        """Raises OutOfRange, LimitReached unless one command may concern so many environments."""
         most = self._settings.children_max
-        if not 1 <= number <= most:
+        if number < 1:
+            raise OutOfRange(f"one {doing} makes at least 1 environment, not {number}", what=doing, asked=number)
+        if number > most:
             raise LimitReached(
                 f"one {doing} makes 1 to {most} environments, not {number}",
-                hint="Give several commands, or raise children_max in the engine's settings." if number > most else "",
+                hint="Give several commands, or raise children_max in the engine's settings.",
                 limit="children_max",
                 most=most,
                 asked=number,

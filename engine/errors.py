@@ -148,6 +148,12 @@ class LimitReached(StateforkError):
         )
 
 
+class OutOfRange(StateforkError):
+    """A number that means nothing there: no children, no time at all. ``facts``: what, asked."""
+
+    code = "out_of_range"
+
+
 class KeyReused(StateforkError):
     """A command's key was given before with another command. ``facts``: key, before, now (both commands in words)."""
 

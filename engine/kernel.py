@@ -26,7 +26,7 @@ from statefork.engine.conductor import Conductor
 from statefork.engine.contract import Contract
 from statefork.engine.cut import Keep
 from statefork.engine.entry import Entry
-from statefork.engine.errors import NotReady
+from statefork.engine.errors import NotReady, OutOfRange
 from statefork.engine.fencing import fencing
 from statefork.engine.holding import checked
 from statefork.engine.keeping import keeping
@@ -263,10 +263,12 @@ class Kernel:
     async def act(self, env: str, action: Mapping[str, Json], *, timeout_s: float | None = None) -> ActResult:
         """Carry out an action and observe, under one root lease. See :meth:`Acting.act` for what is a result.
 
-        Raises InvalidAction (nothing was done), LeaseRevoked, RuntimeDied, and what ``lease`` raises.
+        Raises InvalidAction, OutOfRange (nothing was done), LeaseRevoked, RuntimeDied, and what ``lease`` raises.
         """
         await self._conductor.known(env)
         self._acting.check(action)
+        if timeout_s is not None and not timeout_s > 0:
+            raise OutOfRange(f"an action can't take {timeout_s:g} s", what="timeout_s", asked=timeout_s)
         entry = Entry(self._conductor, env, f"action {action.get('type')}", "action")
         async with entry as lease:
             deadline_s = self.settings.act_timeout_s if timeout_s is None else timeout_s

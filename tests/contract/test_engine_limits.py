@@ -8,7 +8,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from statefork.engine.errors import LimitReached
+from statefork.engine.errors import LimitReached, OutOfRange
 from statefork.engine.settings import DrainPolicy
 from statefork.journal.errors import LimitExceeded
 from statefork.journal.events import ActionBegun, RequestRefused
@@ -108,3 +108,18 @@ async def test_an_action_too_big_for_the_journal_is_not_carried_out() -> None:
         (begun,) = await house.events(ActionBegun)
         assert isinstance(begun, ActionBegun)
         assert begun.number == 1, "what was refused took no number"
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan")])
+async def test_a_number_that_means_nothing_is_refused_before_anything_is_done(timeout_s: float) -> None:
+    house = House()
+    async with house.open() as kernel:
+        await kernel.create("shop")
+        with pytest.raises(OutOfRange):
+            await kernel.act("shop", {"type": "put", "key": "k", "value": 1}, timeout_s=timeout_s)
+        for wrong in (0, -1, ()):
+            with pytest.raises(OutOfRange):
+                await kernel.fork("shop", wrong)
+        with pytest.raises(OutOfRange):
+            await kernel.create_each([])
+        assert (list(kernel.environments), kernel.environments["shop"].actions) == (["shop"], 0)

@@ -6,7 +6,7 @@ with ``failed`` where several things were asked for at once: the error of each t
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -14,6 +14,11 @@ from statefork.journal.errors import StateforkError
 from statefork.journal.values import Json
 
 Then = Literal["abort", "revoke"]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Patience = Annotated[float, msgspec.Meta(ge=0)]
+Timeout = Annotated[float, msgspec.Meta(gt=0)]
+"""Seconds. Of no time at all nothing could be known; to wait for none is a wish that can be met."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +59,7 @@ class Act(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     env: str
     action: dict[str, Json] | None = None
-    timeout_s: float | None = None
+    timeout_s: Timeout | None = None
 
 
 class Named(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +82,7 @@ class Drained(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     env: str
     then: Then | None = None
-    deadline_s: float | None = None
+    deadline_s: Patience | None = None
 
 
 class ResetMany(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +90,7 @@ class ResetMany(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     envs: list[str]
     then: Then | None = None
-    deadline_s: float | None = None
+    deadline_s: Patience | None = None
     task: str | None = None
 
 
@@ -121,7 +126,7 @@ class Restore(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     env: str
     ref: str
     then: Then | None = None
-    deadline_s: float | None = None
+    deadline_s: Patience | None = None
     task: str | None = None
 
 
@@ -133,7 +138,7 @@ class Fork(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on which it was asked for, however that comes to pass."""
 
     ref: str
-    n: int = 1
+    n: AtLeastOne = 1
     names: list[str] = []
     task: str | None = None
     lent: str = ""
@@ -171,7 +176,7 @@ class Step(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     task: str
-    after: int = 0
+    after: Count = 0
     then: Literal["on", "stop", "drop"] | None = None
 
 
@@ -187,7 +192,7 @@ class Diff(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     before: str
     after: str
-    limit: int = 100
+    limit: Count = 100
     look: bool = False
 
 

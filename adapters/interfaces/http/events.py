@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from statefork.adapters.interfaces.control.protocol import Count
 from statefork.adapters.interfaces.http.asking import asked_in_query
 from statefork.adapters.interfaces.http.looking import is_about
 from statefork.adapters.interfaces.http.names import LAST_ID_HEADER
@@ -28,7 +29,7 @@ class EventsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Events behind a position, of one environment if it is named. ``after`` None: from now on."""
 
     env: str = ""
-    after: int | None = None
+    after: Count | None = None
 
 
 class Streams:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from statefork.adapters.interfaces.auditing import audit
+from statefork.adapters.interfaces.control.protocol import AtLeastOne, Count
 from statefork.adapters.interfaces.control.verbs import described
 from statefork.adapters.interfaces.http.asking import asked, asked_in_query
 from statefork.adapters.interfaces.http.replies import json_response
@@ -45,8 +46,8 @@ class LogAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Events behind a position, at most ``limit``; of one environment, if it is named."""
 
     env: str = ""
-    after: int = 0
-    limit: int = 100
+    after: Count = 0
+    limit: AtLeastOne = 100
 
 
 async def of_environment(journal: Reader, env: str, after: int) -> AsyncIterator[Recorded]:

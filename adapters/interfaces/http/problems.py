@@ -23,6 +23,7 @@ STATUSES: Mapping[str, int] = {
     "usage": 400,
     "invalid_name": 400,
     "invalid_key": 400,
+    "out_of_range": 400,
     "unauthorised": 401,
     "forbidden_origin": 403,
     "blob_missing": 404,

@@ -10,10 +10,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from statefork.adapters.interfaces.control.protocol import AtLeastOne, Timeout
 from statefork.adapters.interfaces.control.verbs import described
 from statefork.adapters.interfaces.http.asking import asked
 from statefork.adapters.interfaces.http.names import IDEMPOTENCY_HEADER
-from statefork.adapters.interfaces.http.problems import UsageError, problem
+from statefork.adapters.interfaces.http.problems import problem
 from statefork.adapters.interfaces.http.replies import json_response
 from statefork.adapters.interfaces.python import Engine
 from statefork.engine.errors import PartialFork, TransitionAborted
@@ -26,8 +27,8 @@ _log = logging.getLogger(__name__)
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """``timeout``: after how many seconds each child is retired by itself; None: never."""
 
-    count: int = 1
-    timeout: float | None = None
+    count: AtLeastOne = 1
+    timeout: Timeout | None = None
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +66,6 @@ class Sandboxes:
     async def _forked(self, request: Request) -> Response:
         """Children of the present; one that failed is told in its place. Raises UnknownEnvironment, LimitReached."""
         name, wanted = request.path_params["id"], await asked(request, Asked)
-        if wanted.timeout is not None and not wanted.timeout > 0:
-            raise UsageError(f"a timeout of {wanted.timeout:g} s is none")
         born: list[str] = []
         failed: list[StateforkError] = []
         await self._engine.find(name)
