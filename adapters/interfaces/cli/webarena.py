@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
+from statefork.adapters.interfaces.cli.faults import UsageError
 from statefork.adapters.interfaces.cli.options import STATE, EnvArgument, JsonOption, StateOption
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.adapters.interfaces.control.client import Control
@@ -73,7 +76,10 @@ def reset_server(
     state: StateOption = STATE,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve WebArena's reset protocol for one environment on loopback, until Ctrl-C: GET /reset and GET /status."""
+    """Serve WebArena's reset protocol for one environment on loopback, until Ctrl-C: GET /reset and GET /status.
+
+    Exit status: 0 it was told to end, 2 it can't listen there.
+    """
     import anyio
 
     from statefork.adapters.interfaces.webarena.resetting import reset_server as serving
@@ -86,11 +92,18 @@ def reset_server(
         await anyio.to_thread.run_sync(lambda: control.ask("reset", Drained(env=name)))
 
     async def serve() -> None:
-        async with serving(reset, port=port) as url:
+        async with AsyncExitStack() as stack:
+            signals = stack.enter_context(anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
+            try:
+                url = await stack.enter_async_context(serving(reset, port=port))
+            except OSError as error:
+                told = error.strerror or str(error)
+                raise UsageError(f"can't listen at 127.0.0.1:{port}: {told}", hint="Give another --port") from None
             out.data({"env": name, "url": url})
             out.say(f"{name} is reset by GET {url}/reset; Ctrl-C ends this")
             out.console.file.flush()
-            await anyio.sleep_forever()
+            async for _ in signals:
+                return
 
     anyio.run(serve, backend="trio")
 
