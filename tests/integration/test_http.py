@@ -26,8 +26,9 @@ from statefork.engine.errors import (
     UnknownEnvironment,
     UnknownRef,
 )
-from statefork.journal.errors import BlobMissing
+from statefork.journal.errors import BlobMissing, StateforkError
 from statefork.journal.events import ActionEnded
+from statefork.replay.export.errors import ExportUnreadable
 from tests.integration.http_kit import PATIENCE_S, PUT, TOKEN, Running, serving, until
 from tests.integration.venv_kit import venv_of
 
@@ -95,6 +96,29 @@ async def test_the_client_that_waits_says_the_same(running: Running, tmp_path: P
             return done
 
     assert await anyio.to_thread.run_sync(life) == ["tea", "waits@2", "waits-2", "environment.created/1"]
+
+
+async def test_what_is_wrong_with_a_file_is_told_by_the_name_that_its_sender_knows(
+    running: Running, tmp_path: Path
+) -> None:
+    path = tmp_path / "broken.statefork"
+    path.write_text("no such file")
+
+    def blocking() -> StateforkError:
+        with running.blocking() as engine, pytest.raises(ExportUnreadable) as told:
+            engine.import_(path)
+        return told.value
+
+    async with running.client() as engine:
+        with pytest.raises(ExportUnreadable) as told:
+            await engine.import_(path)
+    for error in (told.value, await anyio.to_thread.run_sync(blocking)):
+        assert str(error).startswith(f"{path} can't be imported: ")
+        assert error.facts["path"] == str(path)
+    async with running.http() as http:
+        raw = (await http.post("/v1/imports", content=b"no such file")).json()
+    assert raw["facts"]["path"] == "the file that was sent"
+    assert "statefork-import-" not in str(raw)
 
 
 async def test_errors_are_those_of_the_engine(running: Running) -> None:

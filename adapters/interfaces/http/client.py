@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,8 +33,9 @@ from statefork.adapters.interfaces.http.calls import (
     headers_of,
     in_query,
 )
-from statefork.adapters.interfaces.http.names import LAST_ID_HEADER, TOLD_HEADER
+from statefork.adapters.interfaces.http.names import LAST_ID_HEADER, SENT_FILE, TOLD_HEADER, calling_it
 from statefork.adapters.interfaces.http.routes import IMPORT
+from statefork.journal.errors import StateforkError
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -42,6 +44,15 @@ _DATA = "data: "
 
 def _listening(after: int | None) -> dict[str, str]:
     return {} if after is None else {LAST_ID_HEADER: str(after)}
+
+
+@contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
+    """What the engine says of the file that was sent is said of this path."""
+    try:
+        yield
+    except StateforkError as error:
+        raise calling_it(error, SENT_FILE, str(path)) from error.__cause__
 
 
 class Client(Verbs[Plain]):
@@ -101,7 +112,8 @@ class Client(Verbs[Plain]):
                 response = self._http.request(IMPORT.method, IMPORT.path, params=query, content=file)
         except httpx.HTTPError as error:
             raise fault_of(error, self._url) from error
-        plain: Plain = msgspec.json.decode(checked(response).content)
+        with _naming(path):
+            plain: Plain = msgspec.json.decode(checked(response).content)
         return plain
 
     def events(self, *, env: str = "", after: int | None = None) -> Iterator[Plain]:
@@ -178,7 +190,8 @@ class AsyncClient(Verbs[Awaitable[Plain]]):
                     yield chunk
 
         query = in_query({"name": name})
-        response = await self._asked(IMPORT.method, IMPORT.path, params=query, content=pieces())
+        with _naming(path):
+            response = await self._asked(IMPORT.method, IMPORT.path, params=query, content=pieces())
         plain: Plain = msgspec.json.decode(response.content)
         return plain
 

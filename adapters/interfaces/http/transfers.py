@@ -23,10 +23,11 @@ from statefork.adapters.interfaces.http.asking import (
     too_large,
     while_there,
 )
-from statefork.adapters.interfaces.http.names import TOLD_HEADER
+from statefork.adapters.interfaces.http.names import SENT_FILE, TOLD_HEADER, calling_it
 from statefork.adapters.interfaces.http.replies import json_response
 from statefork.adapters.interfaces.http.routes import EXPORT, IMPORT
 from statefork.adapters.interfaces.python import Engine
+from statefork.journal.errors import StateforkError
 
 IMPORT_BYTES_MAX = 16 * 1024 * 1024 * 1024
 _CHUNK_BYTES = 65_536
@@ -56,6 +57,7 @@ class Transfers:
         """An environment of the file that is the body."""
         others = asked_in_query(request, IMPORT.others)
         folder = Path(tempfile.mkdtemp(prefix="statefork-import-"))
+        path = str(folder / _NAME)
         try:
             size = 0
             with (folder / _NAME).open("wb") as file:
@@ -69,8 +71,10 @@ class Transfers:
                 await each_chunk(request, take, IMPORT_BYTES_MAX + DISCARD_BYTES_MAX)
             if size > IMPORT_BYTES_MAX:
                 raise too_large(IMPORT_BYTES_MAX)
-            asked_for: ask.Import = IMPORT.request({"path": str(folder / _NAME)}, others)
+            asked_for: ask.Import = IMPORT.request({"path": path}, others)
             return json_response(await imported(self._engine, asked_for), IMPORT.status)
+        except StateforkError as error:
+            raise calling_it(error, path, SENT_FILE) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
