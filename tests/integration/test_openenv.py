@@ -124,11 +124,28 @@ async def test_two_clients_change_nothing_of_each_other(running: Served) -> None
                 got = first.say({"type": "step", "data": {"type": "get", "key": "basket"}})
                 assert got["data"]["observation"]["value"] == "first"
             with talking(running.url) as three:
-                told = three.hear()["data"]
+                told = three.say({"type": "reset"})["data"]  # however late it asks
                 assert (told["code"], told["active_sessions"], told["max_sessions"]) == ("CAPACITY_REACHED", 2, 2)
                 assert three.hear() == {"closed": 1000}
 
     await anyio.to_thread.run_sync(both)
+
+
+async def test_who_is_turned_away_and_says_nothing_is_told_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def third(url: str) -> Any:
+        with talking(url) as one:
+            one.say({"type": "state"})
+            with talking(url) as silent:
+                return [silent.hear()["data"]["code"], silent.hear()]
+
+    async with serve(tmp_path, sessions=1) as running:
+        for name, value in (("TURNED_AWAY_MAX", 0), ("FIRST_WORD_S", 0.1)):
+            with monkeypatch.context() as patch:
+                patch.setattr(openenv, name, value)
+                found = await anyio.to_thread.run_sync(third, running.url)
+                assert found == ["CAPACITY_REACHED", {"closed": 1000}]
 
 
 async def test_what_is_said_badly_is_told_and_ends_nothing(running: Served) -> None:

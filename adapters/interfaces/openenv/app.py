@@ -30,6 +30,11 @@ SESSIONS_MAX = 8
 IDLE_S = 900.0
 """How long a client may say nothing before its episode is over: who is gone without a word holds no place for ever."""
 
+FIRST_WORD_S = 60.0
+"""For how long one for whom there is no room may say nothing before he is told so and the connection is closed."""
+TURNED_AWAY_MAX = 64
+"""How many of those may wait at once; one more is told so at once."""
+
 
 class OpenEnv:
     """Called as an ASGI application.
@@ -54,7 +59,7 @@ class OpenEnv:
         self._most = sessions
         self._judge = judge
         self._act_timeout_s = act_timeout_s
-        self._there = 0
+        self._there = self._turned_away = 0
         routes = [
             WebSocketRoute("/ws", self._connected),
             Route("/health", self._health, methods=["GET"]),
@@ -77,9 +82,7 @@ class OpenEnv:
     async def _connected(self, socket: WebSocket) -> None:
         await socket.accept()
         if self._there >= self._most:
-            counts = {"active_sessions": self._there, "max_sessions": self._most}
-            await _say(socket, error_message("CAPACITY_REACHED", f"{self._most} sessions are there already", **counts))
-            await socket.close()
+            await self._turn_away(socket)
             return
         self._there += 1
         session = Session(self._engine, self._beginning, self._judge, self._act_timeout_s)
@@ -88,6 +91,21 @@ class OpenEnv:
         finally:
             self._there -= 1
             await session.end()
+
+    async def _turn_away(self, socket: WebSocket) -> None:
+        """Say that there is no room as the answer to what is said first: whoever connects, and asks only later, would
+        otherwise find no more than a connection that was closed."""
+        counts = {"active_sessions": self._there, "max_sessions": self._most}
+        if self._turned_away < TURNED_AWAY_MAX:
+            self._turned_away += 1
+            try:
+                with anyio.move_on_after(FIRST_WORD_S):
+                    if (await socket.receive())["type"] == "websocket.disconnect":
+                        return
+            finally:
+                self._turned_away -= 1
+        await _say(socket, error_message("CAPACITY_REACHED", f"{self._most} sessions are there already", **counts))
+        await socket.close()
 
     async def _converse(self, socket: WebSocket, session: Session) -> None:
         try:
