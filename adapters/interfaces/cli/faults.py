@@ -22,7 +22,6 @@ from statefork.adapters.interfaces.store.errors import StoreFull, StoreLost
 from statefork.engine.errors import (
     ActionFailed,
     ActionTimeout,
-    ContractError,
     Diverged,
     InDoubt,
     LeaseRevoked,
@@ -91,7 +90,7 @@ def debugging() -> bool:
 
 def one_line(error: StateforkError) -> str:
     """The error as the one line that people see; of several problems or failures at once, a line for each."""
-    several = isinstance(error, ContractError) and len(error.problems) > 1
+    several = len(getattr(error, "problems", ())) > 1  # as errors of contracts and of tasks have them
     lines = error.message.splitlines() if several else [error.message]
     text = f"error[{error.code}]: " + "\n  ".join(" ".join(line.split()) for line in lines)
     text = text if text.endswith((".", "!", "?")) else f"{text}."

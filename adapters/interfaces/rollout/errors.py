@@ -10,6 +10,11 @@ class TasksUnreadable(StateforkError):
 
     code = "tasks_unreadable"
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Each that is wrong."""
+        return tuple(self.message.splitlines())
+
 
 class PolicyFailed(StateforkError):
     """A policy, or a judge, is not there, raised, or gave what is no action. ``facts``: task, attempt."""

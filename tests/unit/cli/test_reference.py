@@ -20,7 +20,10 @@ from statefork.adapters.interfaces.cli.faults import (
 from statefork.adapters.interfaces.cli.main import VERBS, invoke
 from statefork.adapters.interfaces.cli.sentences import by_number, sentence
 from statefork.adapters.interfaces.control.protocol import error_from, error_object
+from statefork.adapters.interfaces.rollout.errors import TasksUnreadable
+from statefork.adapters.interfaces.webarena.errors import TasksInvalid
 from statefork.engine.errors import ActionFailed, ActionTimeout, DrainTimeout, UnknownRef
+from statefork.engine.places import Place, Problem
 from statefork.journal.codec import Codec
 from statefork.journal.errors import StateforkError
 from statefork.journal.events import Event
@@ -78,6 +81,17 @@ def test_an_error_has_the_same_status_from_near_and_from_afar(error: StateforkEr
     afar = error_from(json.loads(json.dumps(error_object(error))))
     assert exit_status(error.code) == exit_status(afar.code) == status
     assert error_object(afar) == error_object(error)
+
+
+def test_several_problems_of_tasks_have_a_line_each() -> None:
+    places = [Place(file="tasks.json", line=line, column=3) for line in (1, 2)]
+    error = TasksInvalid([Problem(place=place, message="is wrong") for place in places])
+    assert one_line(error).splitlines() == [
+        "error[tasks_invalid]: tasks.json: 2 problems",
+        "  tasks.json:1:3: is wrong",
+        "  tasks.json:2:3: is wrong.",
+    ]
+    assert one_line(TasksUnreadable("a: x\nb: y")).splitlines() == ["error[tasks_unreadable]: a: x", "  b: y."]
 
 
 def test_an_error_is_one_line() -> None:
