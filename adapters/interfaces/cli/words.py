@@ -123,14 +123,19 @@ def _guess(value: str) -> Json:
     return guessed
 
 
+def _how_to_name(kind: str, fields: dict[str, Any]) -> str:
+    if kind == "run":
+        return "Give the command as one text, in quotes"
+    if kind not in known_actions():
+        return "Name the field that it is for, as the world calls it: such as --key, --value"
+    return f"Name the field: {', '.join(f'--{name}' for name in fields)}"
+
+
 def _fill_free(action: dict[str, Json], kind: str, free: list[str], fields: dict[str, Any]) -> None:
     meant = [name for name in MAIN_FIELDS.get(kind, ()) if name not in action]
     for value in free:
         if not meant:
-            hint = "Name the field: --role, --name, --selector, --text, …"
-            if kind == "run":
-                hint = "Give the command as one text, in quotes"
-            raise UsageError(f"{kind} does not know what {value!r} is", hint=hint)
+            raise UsageError(f"{kind} does not know what {value!r} is", hint=_how_to_name(kind, fields))
         field = fields.get(meant[0])
         _set(action, meant[0], value, field)
         if field is None or not _is_list(field.type):

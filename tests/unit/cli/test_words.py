@@ -67,6 +67,21 @@ def test_what_is_not_understood_is_told(words: list[str], told: str) -> None:
         action_from(words)
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["put", "x", "1"], "Name the field that it is for, as the world calls it: such as --key, --value"),
+        (["back", "twice"], "Name the field: --timeout_ms"),
+        (["goto", "http://a.example/", "b"], "Name the field: --url"),
+        (["run", "ls", "-l"], "Give the command as one text, in quotes"),
+    ],
+)
+def test_what_a_word_is_for_is_asked_in_words_of_its_action(words: list[str], hint: str) -> None:
+    with pytest.raises(UsageError) as told:
+        action_from(words)
+    assert told.value.hint.startswith(hint)
+
+
 def test_main_fields_are_fields_of_their_actions() -> None:
     known = known_actions()
     assert len(known) == len(get_args(AnyAction)) + 1  # and run, of terminals
