@@ -23,4 +23,6 @@ def main(url: str, token: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python http_client.py URL TOKEN")
     main(*sys.argv[1:])

@@ -23,4 +23,6 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python openenv_client.py URL")
     asyncio.run(main(*sys.argv[1:]))

@@ -64,5 +64,7 @@ def test_openenvs_client_says_what_is_said_of_it(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{command.split()[-1]}"
         example = str(ROOT / "examples" / "openenv_client.py")
         done = subprocess.run([python, example, url], capture_output=True, text=True, check=True, timeout=60)
+        bare = subprocess.run([python, example], capture_output=True, text=True, check=False, timeout=60)
+    assert (bare.returncode, bare.stderr) == (1, "usage: python openenv_client.py URL\n")
     text = (HOW_TO / "use-with-openenv.md").read_text(encoding="utf-8")
     assert f"It prints:\n\n```\n{done.stdout}```" in text
