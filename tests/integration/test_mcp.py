@@ -216,7 +216,42 @@ def test_no_tool_of_an_agent_is_an_operators(tmp_path: Path) -> None:
     }
 
 
+async def test_what_is_missing_is_the_result_of_each_call_until_it_is_there(tmp_path: Path) -> None:
+    async with over_stdio(tmp_path / "state", "agent", "a") as agent, over_stdio(tmp_path / "state", "operator") as ops:
+        for client, tool in ((agent, "observe"), (ops, "ls")):
+            result = await client.call_tool(tool, {})
+            assert (result.is_error, told(result)["code"]) == (True, "no_engine")
+        with engine(tmp_path, tmp_path / "state", CONTRACT):
+            assert told(await agent.call_tool("observe", {}))["code"] == "unknown_environment"
+            await ops.call_tool("create", {"name": "a"})
+            assert told(await agent.call_tool("observe", {}))["value"] == {"greeting": "hello"}
+
+
+def test_a_person_at_a_terminal_hears_of_it_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert invoke(["mcp", "agent", "a", "--state", str(tmp_path)]) == 2
+    assert "error[no_engine]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("example", ["mcp_agent", "http_client"])
+def test_an_example_without_arguments_says_which_it_takes(example: str) -> None:
+    command = [sys.executable, str(ROOT / "examples" / f"{example}.py")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=READY_S)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert done.stderr.startswith(f"usage: python {example}.py ")
+
+
+def test_the_example_says_in_a_line_that_no_engine_runs(tmp_path: Path) -> None:
+    example = [sys.executable, str(ROOT / "examples" / "mcp_agent.py"), "a", str(tmp_path)]
+    done = subprocess.run(example, check=False, capture_output=True, text=True, timeout=READY_S)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error[no_engine]: no engine runs on the state directory")
+    assert "Traceback" not in done.stderr
+
+
 def test_without_an_engine_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["agent", "a"], ["operator"]):
-        assert invoke(["mcp", *words, "--state", str(tmp_path)]) == 2
+        assert invoke(["mcp", *words, "--http", "0", "--state", str(tmp_path)]) == 2
         assert "error[no_engine]" in capsys.readouterr().err

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
 
 from statefork.adapters.interfaces.cli.doors import Doors
+from statefork.adapters.interfaces.cli.faults import one_line
 from statefork.adapters.interfaces.cli.options import STATE, EnvArgument, StateOption
 from statefork.adapters.interfaces.cli.output import Out
 from statefork.adapters.interfaces.http.names import TOKEN_VARIABLE
 from statefork.engine.errors import MissingDependency
+from statefork.journal.errors import StateforkError
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server
@@ -57,7 +61,8 @@ def agent(env: EnvArgument, http: HttpOption = None, state: StateOption = STATE)
     from statefork.adapters.interfaces.mcp.server import make_server
     from statefork.adapters.interfaces.mcp.tools import agent_tools
 
-    Control(state).ask("describe", Named(env=env))
+    with _told_to_clients(http):
+        Control(state).ask("describe", Named(env=env))
     _serve(make_server("statefork", AGENT_SAYS, agent_tools(state, env)), http, None)
 
 
@@ -73,9 +78,22 @@ def operator(http: HttpOption = None, state: StateOption = STATE) -> None:
     from statefork.adapters.interfaces.mcp.server import make_server
     from statefork.adapters.interfaces.mcp.tools import operator_tools
 
-    Control(state).ask("status", Status())
+    with _told_to_clients(http):
+        Control(state).ask("status", Status())
     token = token_of(state, os.environ.get(TOKEN_VARIABLE)) if http is not None else None
     _serve(make_server("statefork-operator", OPERATOR_SAYS, operator_tools(state)), http, token)
+
+
+@contextmanager
+def _told_to_clients(http: str | None) -> Iterator[None]:
+    """What is missing is no reason not to speak with a client that has started this: where a server ends before it has
+    said a word, clients show no more than that. Each tool tells what is missing, until it is there."""
+    try:
+        yield
+    except StateforkError as error:
+        if http is not None or sys.stdin.isatty():
+            raise
+        print(one_line(error), file=sys.stderr)
 
 
 def _ready() -> None:
