@@ -35,10 +35,11 @@ def test_the_example_is_shown_as_it_is_and_short() -> None:
 def test_the_example_judges(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     variables = {**shell.environment, "STATEFORK_WEBARENA_PYTHON": str(venv_of(REQUIREMENTS))}
-    done = subprocess.run(
-        [sys.executable, EXAMPLE, TASK], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.splitlines() == [packaged()[TASK].intent, "right 1.0", "wrong 0.0"], done.stderr
+    for _ in range(2):  # it can be run again
+        done = subprocess.run(
+            [sys.executable, EXAMPLE, TASK], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+        )
+        assert done.stdout.splitlines() == [packaged()[TASK].intent, "right 1.0", "wrong 0.0"], done.stderr
 
 
 def test_the_commands_do_what_they_say(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import anyio
 
 from statefork.adapters.interfaces.webarena.errors import EvaluatorNeedsModel, SiteMissing
 from statefork.adapters.interfaces.webarena.page import shown
-from statefork.adapters.interfaces.webarena.process import Workers
+from statefork.adapters.interfaces.webarena.process import Workers, check_interpreter
 from statefork.adapters.interfaces.webarena.sites import Sites, read_sites
 from statefork.adapters.interfaces.webarena.tasks import Task
 from statefork.adapters.resources.browser.chromium import find_chromium
@@ -97,6 +97,8 @@ class Evaluators:
         return tuple(self._workers.values())
 
     async def __aenter__(self) -> Evaluators:
+        """Raises MissingDependency where the interpreter is not there, or has no evaluators."""
+        await check_interpreter(self._python)
         return self
 
     async def __aexit__(self, *_: object) -> None:

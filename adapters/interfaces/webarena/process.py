@@ -29,6 +29,13 @@ _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "NLTK_DATA", "LD_LIBRARY_PATH", "PLAYWRIGHT_BROWSERS_PATH")
 """What evaluators get of this process's variables. Keys of models and proxies are not among them."""
 
+_LOOK = """
+from importlib.util import find_spec
+if not (find_spec("webarena") or find_spec("visualwebarena")):
+    raise SystemExit("No module named 'webarena'")
+"""
+"""Nothing is imported: that takes seconds."""
+
 
 class Workers:
     """The process that has one package imported, and what it forks. ``environment``: further variables for all."""
@@ -36,7 +43,7 @@ class Workers:
     def __init__(self, python: str, package: str, environment: Mapping[str, str]) -> None:
         self._python = python
         self._package = package
-        self._environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | dict(environment)
+        self._environment = _environment() | dict(environment)
         self.place = Path(tempfile.mkdtemp(prefix="statefork-webarena-"))
         self._process: anyio.abc.Process | None = None
         self._starting = anyio.Lock()
@@ -115,7 +122,7 @@ class Workers:
                     start_new_session=True,  # Ctrl-C in a terminal is for the engine, which ends this one
                 )
             except OSError as error:
-                raise self._missing(str(error)) from None
+                raise _missing(self._python, self._package, str(error)) from None
         assert self._process.stdout is not None
         said = b""
         with anyio.move_on_after(START_S):
@@ -124,16 +131,7 @@ class Workers:
                 if said.endswith(b"ready\n"):
                     return
         await self.aclose(remove=False)
-        raise self._missing(log.read_text(errors="replace").strip()[-SAID_BYTES_MAX:])
-
-    def _missing(self, told: str) -> MissingDependency:
-        last = told.splitlines()[-1] if told else "it said nothing"
-        return MissingDependency(
-            f"{self._python} can't run the evaluators of {self._package}: {last}",
-            hint=f"Make a virtual environment with lib{self._package} (docs/how-to/use-with-webarena.md) and name its "
-            "python, or set STATEFORK_WEBARENA_PYTHON",
-            package=self._package,
-        )
+        raise _missing(self._python, self._package, log.read_text(errors="replace").strip()[-SAID_BYTES_MAX:])
 
     async def aclose(self, *, remove: bool = True) -> None:
         """End the process and all that it has forked. Idempotent."""
@@ -145,6 +143,30 @@ class Workers:
                 self._process = None
             if remove:
                 await anyio.to_thread.run_sync(lambda: shutil.rmtree(self.place, ignore_errors=True))
+
+
+def _environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _KEPT if name in os.environ}
+
+
+async def check_interpreter(python: str) -> None:
+    """Look whether there is such an interpreter, and any evaluators in it. Raises MissingDependency."""
+    try:
+        found = await anyio.run_process([python, "-c", _LOOK], check=False, env=_environment())
+    except OSError as error:
+        raise _missing(python, "webarena", str(error)) from None
+    if found.returncode:
+        raise _missing(python, "webarena", found.stderr.decode(errors="replace").strip()[-SAID_BYTES_MAX:])
+
+
+def _missing(python: str, package: str, told: str) -> MissingDependency:
+    last = told.splitlines()[-1] if told else "it said nothing"
+    return MissingDependency(
+        f"{python} can't run the evaluators of {package}: {last}",
+        hint=f"Make a virtual environment with lib{package} (docs/how-to/use-with-webarena.md) and name its "
+        "python, or set STATEFORK_WEBARENA_PYTHON",
+        package=package,
+    )
 
 
 async def _line(stream: BufferedByteReceiveStream) -> dict[str, Any]:
