@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -17,6 +18,7 @@ from statefork.adapters.interfaces.cli.faults import EXIT_NOT_AS_IT_SHOULD_BE, U
 from statefork.adapters.interfaces.cli.options import JsonOption
 from statefork.adapters.interfaces.cli.output import Bar, Out, while_opening
 from statefork.adapters.interfaces.cli.sentences import counted
+from statefork.journal.errors import StateLocked
 
 if TYPE_CHECKING:
     from statefork.adapters.interfaces.rollout import Collected, Task
@@ -184,15 +186,19 @@ async def _roll(wish: _Wish, bar: Bar, out: Out) -> Collected:
     from statefork.engine.settings import Settings
 
     def tell(done: int, of: int, reward: float) -> None:
-        bar.tell(done / of, "rolling out", f"{done} of {of}, mean reward {reward:.2f}")
+        bar.tell(done / of, "rolling out", f"{done} of {of}" + (f", mean reward {reward:.2f}" if done else ""))
 
     settings = Settings(slot_wait_s=SLOT_WAIT_S)
-    async with (
-        chosen(wish.judge, wish.tasks) as judge,
-        open_engine(
-            wish.world, state=wish.state, slots=wish.slots, settings=settings, progress=while_opening(bar, out)
-        ) as engine,
-    ):
+    opening = open_engine(
+        wish.world, state=wish.state, slots=wish.slots, settings=settings, progress=while_opening(bar, out)
+    )
+    async with AsyncExitStack() as stack:
+        judge = await stack.enter_async_context(chosen(wish.judge, wish.tasks))
+        try:
+            engine = await stack.enter_async_context(opening)
+        except StateLocked as locked:
+            hint = f"End the other engine (statefork world down --state {wish.state}), or give another --state or --out"
+            raise StateLocked(locked, hint=hint) from None
         return await collect(
             engine,
             wish.tasks,
@@ -221,12 +227,11 @@ def _hosts(given: Sequence[str]) -> dict[str, str]:
 def _tell(out: Out, found: Collected, place: Path) -> None:
     out.data({"complete": found.complete, **msgspec.to_builtins(found), "out": os.fspath(place)})
     skipped = f", {found.skipped} were there already" if found.skipped else ""
-    out.say(
-        f"{counted(found.done, 'rollout')} in {found.seconds:.0f} s{skipped}; mean reward {found.reward:.2f}", "bold"
-    )
+    reward = f"; mean reward {found.reward:.2f}" if found.done + found.skipped else ""
+    out.say(f"{counted(found.done, 'rollout')} in {found.seconds:.0f} s{skipped}{reward}", "bold")
     out.say(f"  {place / 'trajectories.jsonl'}")
     for failure in found.failed[:FAILURES_TOLD]:
-        out.say(f"failed: {failure.task}/{failure.attempt}: {failure.code}: {failure.message}", "red")
+        out.say(f"failed: {failure.task}/{failure.attempt}: {failure.code}: {' '.join(failure.message.split())}", "red")
     if len(found.failed) > FAILURES_TOLD:
         out.say(f"and {len(found.failed) - FAILURES_TOLD} more: --json has them all", "red")
     if found.failed:

@@ -17,6 +17,8 @@ from statefork.adapters.interfaces.rollout.trajectory import Look, Step
 from statefork.engine.ports import Blobs
 from statefork.journal.values import Json
 
+_TEXT_TOLD = 60
+
 
 class Stop(msgspec.Struct, frozen=True):
     """Nothing more is to be done; the answer, where the task asks for one."""
@@ -60,8 +62,8 @@ class Observed:
         return self._blobs.get(self.look.screenshot) if self.look.screenshot else b""
 
 
-Decision = msgspec.Struct | Mapping[str, Json] | Stop
-"""An action (``Click(...)``, or ``{"type": "click", ...}``), or the end."""
+Decision = msgspec.Struct | Mapping[str, Json] | str | Stop
+"""An action (``Click(...)``, ``{"type": "click", ...}``, or that as JSON text), or the end."""
 
 
 class Policy(Protocol):
@@ -92,7 +94,7 @@ def load_policy(name: str) -> Any:
     except (Exception, SystemExit) as error:
         raise PolicyFailed(f"{name}: its module raised {raised(harmless(error))}") from error
     if not callable(found):
-        raise PolicyFailed(f"{name} can't be called: it is a {type(found).__name__}")
+        raise PolicyFailed(f"{name} can't be called: its type is {type(found).__name__}")
     return found
 
 
@@ -119,17 +121,25 @@ async def decided(policy: Any, goal: str, observation: Observed, history: Sequen
 
 
 def plain(decision: Any, rollout: Mapping[str, str | int]) -> dict[str, Json] | Stop:
-    """An action as plain data; ``{"type": "stop", "answer": …}`` is a stop. Raises PolicyFailed for anything else."""
+    """An action as plain data; ``{"type": "stop", "answer": …}`` is a stop. Both may be JSON text, as models write it.
+
+    Raises PolicyFailed for anything else.
+    """
+    hint = "Give Click(...), {'type': 'click', ...} (also as JSON text) or Stop(answer)"
     if isinstance(decision, Stop):
         return decision
     if isinstance(decision, msgspec.Struct):
         decision = msgspec.to_builtins(decision)
+    if isinstance(decision, str):
+        text = " ".join(decision.split())[:_TEXT_TOLD]
+        try:
+            decision = msgspec.json.decode(decision)
+        except (msgspec.DecodeError, RecursionError) as error:
+            told = f"the policy gave a text that is not JSON ({error}): {text!r}"
+            raise PolicyFailed(told, hint=hint, task=rollout["task"], attempt=rollout["attempt"]) from None
     if not isinstance(decision, Mapping):
-        raise PolicyFailed(
-            f"the policy gave a {type(decision).__name__}, which is no action and no stop",
-            hint="Give Click(...), {'type': 'click', ...} or Stop(answer)",
-            **rollout,
-        )
+        told = f"what the policy gave is no action and no stop: its type is {type(decision).__name__}"
+        raise PolicyFailed(told, hint=hint, task=rollout["task"], attempt=rollout["attempt"])
     if decision.get("type") == "stop":
         return Stop(str(decision.get("answer") or ""))
     return dict(decision)

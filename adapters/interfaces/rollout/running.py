@@ -54,8 +54,15 @@ class Play:
     async def begin(self) -> None:
         """Open the pages that the task begins at, of several each in a tab, and look at the first.
 
-        Raises ActionFailed where the world has none there.
+        Raises ActionFailed where the world has none there, InvalidAction where it has no pages.
         """
+        try:
+            await self._open()
+        except (ActionFailed, ActionTimeout, InvalidAction) as error:
+            error.message = f"the task's start_url {self.task.start_url!r} can't be opened: {error.message}"
+            raise
+
+    async def _open(self) -> None:
         first, *others = self.task.start_url.split(SEVERAL_PAGES)
         if first:
             seen = await self.env.act({"type": "goto", "url": first})
