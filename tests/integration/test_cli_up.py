@@ -33,6 +33,22 @@ def test_a_reader_that_has_gone_does_not_end_it(tmp_path: Path, commands: Comman
     commands("audit")
 
 
+def test_an_action_whose_command_is_interrupted_goes_on_and_that_is_said(tmp_path: Path, commands: Commands) -> None:
+    state = tmp_path / "state"
+    with engine(tmp_path, state):
+        commands("create", "a")
+        words = ["act", "a", '{"type": "wait", "key": "bell"}', "--timeout", "60", "--state", str(state)]
+        with subprocess.Popen([*PROGRAM, *words], stderr=subprocess.PIPE, text=True) as waiting:
+            while "action.begun/1" not in commands("log", "a", "--json"):
+                pass
+            waiting.send_signal(signal.SIGINT)
+            _, said = waiting.communicate(timeout=READY_S)
+        assert waiting.returncode == 130
+        assert f"goes on there: `statefork log a --state {state}` shows it" in said
+        assert said.splitlines()[-1] == "interrupted"
+        assert "action.ended/1" not in commands("log", "a", "--json")  # it waits in the engine
+
+
 def test_more_children_than_a_fork_may_have(tmp_path: Path, commands: Commands) -> None:
     with engine(tmp_path, tmp_path / "state"):
         commands("create", "a")

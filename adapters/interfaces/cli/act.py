@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -58,11 +62,13 @@ def act(
     switch_tab, wait; in terminals run. A target is named in one way: --role (with --name), --label, --text, --selector,
     or --x and --y.
     Exit status: 0 done, 1 the world said no, 3 the outcome is unknown.
+    Ctrl-C ends the waiting: an action that has begun goes on in the engine.
     """
     out = Out(as_json=as_json)
     action = None if words == ["look"] else action_from(words)
     control = Control(state)
-    answer = control.ask("act", Act(env=env, action=action, timeout_s=timeout))
+    with _goes_on(env, state, acts=action is not None):
+        answer = control.ask("act", Act(env=env, action=action, timeout_s=timeout))
     if screenshot is not None:
         _save(control, str(answer.get("screenshot", "")), screenshot)
     out.data(answer)
@@ -74,6 +80,19 @@ def act(
         out.say(f"value: {answer['value']}")
     if answer["text"]:
         out.say(str(answer["text"]))
+
+
+@contextmanager
+def _goes_on(env: str, state: Path, *, acts: bool) -> Iterator[None]:
+    """Who interrupts the command ends the waiting for an action, and not the action, unless the engine has none yet."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if acts:
+            place = "" if state == STATE else f" --state {shlex.quote(str(state))}"
+            said = f"what the engine has begun goes on there: `statefork log {env}{place}` shows it, and how it ends"
+            print(said, file=sys.stderr)
+        raise
 
 
 def _save(control: Control, digest: str, file: Path) -> None:
