@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -363,5 +364,8 @@ def _digest(content: Mapping[str, Json]) -> str:
 
 
 def make(name: str, options: Options, services: Services) -> MemoryResource:
-    """A resource over a world of its own, which ends with the process."""
-    return MemoryResource(name, options, MemoryWorld(), services.journal)
+    """A resource over a world of its own, which ends with the process.
+
+    Its numbers begin anywhere: a journal that lives on has names of worlds before, and none may come again.
+    """
+    return MemoryResource(name, options, MemoryWorld(made=secrets.randbits(32)), services.journal)

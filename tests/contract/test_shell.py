@@ -74,7 +74,14 @@ async def test_what_a_command_says_is_seen(tmp_path: Path, user: str) -> None:
             "stdout"
         ] == "er\nred\n"
         assert (await env.observe()).text == "blob\ndeep/"
-        for cwd, words in (("nowhere", "no directory"), ("../..", "out of the tree"), ("/etc", "out of the tree")):
+        for cwd, words in (
+            ("nowhere", "no directory"),
+            ("../..", "out of the tree"),
+            ("/etc", "out of the tree"),
+            ("blob", "no directory"),
+            ("a" * 300, "no directory"),
+            ("a/" * 3000, "no directory"),
+        ):
             with pytest.raises(ActionFailed, match=words):
                 await env.act(Run("true", cwd=cwd))
 
@@ -126,6 +133,27 @@ async def test_variables_tell_nothing_of_the_engine(tmp_path: Path, monkeypatch:
         assert "hidden" not in told
         missing = await said(env, "no-such-program")
         assert (missing["status"], "not found" in missing["stderr"]) == (127, True)
+
+
+async def test_long_words_and_deep_directories(tmp_path: Path, user: str) -> None:
+    async with statefork.open_engine(contract(tmp_path, user=user), state=tmp_path / "state") as engine:
+        env = await engine.create("a")
+        assert (await said(env, ["true", *["x" * 160] * 9900]))["status"] == 0
+        deep = "import os\nos.chdir(os.environ['TMPDIR'])\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')"
+        assert (await said(env, ["python3", "-c", deep]))["status"] == 0
+        assert (await said(env, 'ls -A "$TMPDIR"'))["stdout"] == ""
+
+
+@pytest.mark.root
+async def test_nothing_is_left_in_shared_memory_or_shared_places(tmp_path: Path) -> None:
+    leave = "import ctypes; libc = ctypes.CDLL(None)\nassert libc.shmget(0x5F5F, 4096, 0o1666) >= 0"
+    find = "import ctypes; libc = ctypes.CDLL(None)\nassert libc.shmget(0x5F5F, 4096, 0o666) < 0"
+    async with statefork.open_engine(contract(tmp_path, user="own"), state=tmp_path / "state") as engine:
+        env = await engine.create("a")
+        assert (await said(env, ["python3", "-c", leave]))["status"] == 0
+        assert (await said(env, ["python3", "-c", find]))["status"] == 0
+        await env.act(Run("echo x > /run/lock/left"))
+        assert (await said(env, "ls -A /run/lock"))["stdout"] == ""
 
 
 @pytest.mark.root

@@ -85,6 +85,8 @@ async def asked(request: Request, kind: type[S]) -> S:
         return msgspec.json.decode(body or b"{}", type=kind)
     except msgspec.DecodeError as error:
         raise UsageError(str(error)) from None
+    except RecursionError:
+        raise UsageError("the body is nested too deep") from None
 
 
 def asked_in_query(request: Request, kind: type[S]) -> S:

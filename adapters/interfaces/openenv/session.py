@@ -51,6 +51,8 @@ class Session:
             msgspec.json.decode(said)
         except msgspec.DecodeError as error:
             return error_message("INVALID_JSON", f"Invalid JSON: {error}")
+        except RecursionError:
+            return error_message("INVALID_JSON", "Invalid JSON: it is nested too deep")
         try:
             message = msgspec.json.decode(said, type=Message)
         except msgspec.ValidationError as error:

@@ -22,12 +22,12 @@ import sys
 from typing import Any
 
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
-_CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x00020000
+_CLONE_NEWNET, _CLONE_NEWNS, _CLONE_NEWIPC = 0x40000000, 0x00020000, 0x08000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 # Places that all users share: whoever runs here is to find them empty.
-_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/var/lib/php/sessions")
 _LOOK_AGAIN_MS = 5
-_PLAN_BYTES_MAX = 4 << 20
+_PLAN_BYTES_MAX = 16 << 20
 CANNOT_RUN = 127
 HOMES, HOME = "/home", "agent"
 
@@ -188,7 +188,7 @@ def _cover(temporary: str, homes: str, tree: str) -> None:
     def bind(source: str, target: str) -> None:
         checked(libc.mount(source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None), target)
 
-    checked(libc.unshare(_CLONE_NEWNS), "its mounts")
+    checked(libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC), "its mounts")
     checked(libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "its mounts")
     bind(tree, f"{homes}/{HOME}")
     held = {}
@@ -212,15 +212,18 @@ def _write(path: str, text: str) -> None:
         os.close(file)
 
 
-def _read_plan() -> dict[str, Any]:
-    data = b""
-    while not data.endswith(b"\n"):
-        more = os.read(0, 1 if data else 65536)
+def _read_plan() -> tuple[dict[str, Any], bool]:
+    """The plan, and whether more was said behind it already."""
+    data, end = bytearray(), -1
+    while end < 0:
+        more = os.read(0, 65536)
         if not more or len(data) > _PLAN_BYTES_MAX:
             sys.exit("the engine ended before it had told what to run")
+        end = more.find(b"\n")
+        end = end if end < 0 else len(data) + end
         data += more
-    plan: dict[str, Any] = json.loads(data)
-    return plan
+    plan: dict[str, Any] = json.loads(data[:end])
+    return plan, len(data) > end + 1
 
 
 def main() -> int:
@@ -231,8 +234,11 @@ def main() -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGINT):  # the engine's input says when it is time
         signal.signal(number, signal.SIG_IGN)
-    keeper = Keeper(_read_plan())
+    plan, asked_to_end = _read_plan()
+    keeper = Keeper(plan)
     keeper.start()
+    if asked_to_end:
+        keeper.ask_to_end()
     waiting = select.poll()
     waiting.register(0, select.POLLIN | select.POLLHUP)
     waiting.register(told, select.POLLIN)

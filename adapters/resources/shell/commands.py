@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -133,7 +132,7 @@ def _prepare(command: Command) -> Network | None:
     put_standing(command.workplace, _standing(command, 0))
     if command.leaf is not None:
         command.leaf.make(command.processes_max)
-    shutil.rmtree(command.temporary, ignore_errors=True)
+    _emptied(command.temporary)
     command.temporary.mkdir(mode=0o700)
     (command.homes / keeper.HOME).mkdir(parents=True, exist_ok=True)
     stdin = command.workplace / "stdin"
@@ -150,7 +149,12 @@ def _clear(command: Command, network: Network | None) -> None:
     end_standing(command.workplace, kept=True)
     for name in ("stdin", "failed"):
         (command.workplace / name).unlink(missing_ok=True)
-    shutil.rmtree(command.temporary, ignore_errors=True)
+    _emptied(command.temporary)
+
+
+def _emptied(place: Path) -> None:
+    """Remove it with all that is in it, however deep that is: ``rm`` knows no bound, and Python's own does."""
+    subprocess.run(["rm", "-rf", "--", str(place)], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 def _check_moved_in(command: Command) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ from statefork.journal.values import Binding, Json, Observation
 _LISTED_MAX = 1000
 _OWN_HOME = f"{keeper.HOMES}/{keeper.HOME}"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # the engine's may lead to closed places
+_CWD_TOLD = 100
 _TOLD_CHARS_MAX = 16_384  # of each output in the journal itself
 
 
@@ -136,12 +138,12 @@ class ShellResource(GivenTrees):
         return marks(self._services.state, self._services.journal, f"{self.name}-{binding.branch}")
 
     def _below(self, tree: Path, cwd: str) -> Path:
-        """A directory in the tree, for ``..`` leads to no sibling; who may not enter it is told so by the kernel."""
+        """A directory in the tree, for ``..`` leads to no sibling; what a link leads to is looked up by the command."""
         place = Path(os.path.normpath(tree / cwd))
         if not place.is_relative_to(tree):
-            raise ActionFailed(f"cwd {cwd!r} leads out of the tree", action="run")
-        if not place.is_dir():
-            raise ActionFailed(f"there is no directory {cwd!r}", action="run")
+            raise ActionFailed(f"cwd {cwd[:_CWD_TOLD]!r} leads out of the tree", action="run")
+        if not _may_be_there(tree, place.relative_to(tree).parts):
+            raise ActionFailed(f"there is no directory {cwd[:_CWD_TOLD]!r}", action="run")
         return place.relative_to(tree)
 
     def _seen(self, ended: Ended) -> Observation:
@@ -181,3 +183,24 @@ class ShellResource(GivenTrees):
     async def raw(self, binding: Binding) -> AsyncIterator[Path]:
         """The tree's path."""
         yield Path(str(binding.address["path"]))
+
+
+def _may_be_there(tree: Path, parts: tuple[str, ...]) -> bool:
+    """Whether it is a directory; of what lies behind a link nothing is told."""
+    at = os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            try:
+                below = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            except OSError:
+                return False
+            os.close(at)
+            at = below
+            mode = os.fstat(at).st_mode
+            if stat.S_ISLNK(mode):
+                return True
+            if not stat.S_ISDIR(mode):
+                return False
+        return True
+    finally:
+        os.close(at)
