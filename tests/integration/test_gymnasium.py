@@ -27,7 +27,7 @@ from statefork.adapters.interfaces.gym.engines import sit
 from statefork.adapters.interfaces.gym.remote import RemoteSeat, dial
 from statefork.adapters.interfaces.gym.spaces import Actions, Unicode
 from statefork.engine.capsule import Phase
-from statefork.engine.errors import ContractError, TransitionAborted, UnknownRef
+from statefork.engine.errors import ContractError, OutOfRange, TransitionAborted, UnknownRef
 from statefork.gym import StateforkEnv, StateforkVectorEnv
 from tests.integration.browser_kit import serving
 
@@ -235,6 +235,9 @@ def door_of(engine: statefork.sync.Engine, elsewhere: bool) -> Iterator[Any]:
 def test_children_continue_and_are_their_own(env: gymnasium.Env[dict[str, Any], Any]) -> None:
     env.reset()
     env.step(HELLO)
+    for wrong in (0, -1):
+        with pytest.raises(OutOfRange):
+            ours(env).fork(wrong)
     left, right = ours(env).fork(2)
     assert left.step(FORK)[1] == 1.0
     assert right.look()[0]["text"] == '{"title":"Hello"}'

@@ -26,7 +26,7 @@ from statefork.adapters.interfaces.gym.spaces import (
 from statefork.adapters.interfaces.sync import Engine, Environment
 from statefork.adapters.interfaces.worlds import read_contract
 from statefork.adapters.resources.browser.options import Options as BrowserOptions
-from statefork.engine.errors import InvalidAction, MissingDependency, NotReady
+from statefork.engine.errors import InvalidAction, MissingDependency, NotReady, OutOfRange
 from statefork.journal.values import Json
 
 Judge = Callable[[Any], float | tuple[float, bool]]
@@ -158,7 +158,10 @@ class StateforkEnv(gymnasium.Env[dict[str, Any], Any]):
         return self._sat().snapshot()
 
     def fork(self, n: int = 1) -> list[StateforkEnv]:
-        """``n`` environments that continue from here, with the same task. They can ``step`` at once."""
+        """``n`` environments that continue from here, with the same task. They can ``step`` at once. Raises OutOfRange
+        for less than one, before anything is published."""
+        if n < 1:
+            raise OutOfRange(f"a fork makes at least 1 environment, not {n}", what="fork", asked=n)
         children = []
         for seat in self._sat().fork(n):
             child = StateforkEnv(
