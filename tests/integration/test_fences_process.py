@@ -245,8 +245,17 @@ async def test_a_backend_in_a_network_of_its_own_lives_as_any(open_place: Path, 
         await fenced.a.activate()
         assert (await fenced.ask(fenced.a, "GET", "/keys/key")).text == "kept"
         await fenced.ask(fenced.a, "POST", "/killall")
+        await noticed(fenced, fenced.a)
         assert (await fenced.ask(fenced.a, "GET", "/keys/key")).text == "kept", "and who asks next has it started again"
         assert (await fenced.ask(fenced.b, "GET", "/keys/key")).status_code == 404
+
+
+async def noticed(fenced: Fenced, env: Environment) -> None:
+    """Return when the engine knows that the backend is dead: its keeper ends a moment after it."""
+    (bound,) = (one for one in env.bindings.values() if one.adapter == "process")
+    resource: Any = fenced.engine.kernel.resources[bound.resource]
+    with anyio.fail_after(60):
+        await until(lambda: resource.died(bound))
 
 
 async def test_a_program_of_roots_gives_it_no_rights(open_place: Path) -> None:
@@ -273,6 +282,7 @@ async def test_who_kills_everything_kills_itself(open_place: Path) -> None:
         died = await fenced.ask(fenced.a, "POST", "/killall")
         assert (died.status_code, died.json()["code"]) == (502, "upstream_failed")
         await fenced.sibling_goes_on(sibling["pid"])
+        await noticed(fenced, fenced.a)
         again = await fenced.who(fenced.a)
         assert again["pid"] != me["pid"], "who asks next has it started again"
         assert (await fenced.ask(fenced.a, "GET", "/keys/key")).text == "kept"
