@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -209,7 +210,7 @@ class BrowserHost:
                 await asyncio.wait_for(playwright.stop(), CLOSE_SECONDS_MAX)
         if self._scratch is not None:
             # Whatever a killed driver, of this engine or of an earlier one, could not remove itself.
-            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+            await _removed(self._scratch)
 
     async def stop(self) -> None:
         """Close Chromium and the driver. Idempotent."""
@@ -218,3 +219,18 @@ class BrowserHost:
             await asyncio.wait({self._starting})
         await self.reserve.close()
         await self._shut()
+
+
+async def _removed(folder: Path) -> None:
+    """In a thread of its own: asyncio's are shut before what closes at the program's end."""
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+
+    def remove() -> None:
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+                loop.call_soon_threadsafe(gone.set)
+
+    threading.Thread(target=remove, name="browser scratch", daemon=True).start()
+    await gone.wait()
