@@ -275,13 +275,7 @@ class Conductor(Arrivals):
 
     async def _cut(self, run: Run, *, to_fork: bool = False) -> dict[str, Component]:
         return await take_cut(
-            self.contract,
-            self.resources,
-            run,
-            published=self.ledger.world.capsule(run.begin.env).head.manifest,
-            deadline_s=self.settings.seal_s,
-            keep=self.keep,
-            to_fork=to_fork,
+            self.contract, self.resources, run, deadline_s=self.settings.seal_s, keep=self.keep, to_fork=to_fork
         )
 
     async def give_way(self, env: str) -> str:

@@ -19,6 +19,7 @@ from statefork.engine.errors import (
     ResourceBusy,
     ResourceFailed,
     StateforkError,
+    TornCut,
     TransitionAborted,
 )
 from statefork.engine.kernel import Kernel
@@ -320,6 +321,30 @@ async def test_a_busy_resource_aborts_a_snapshot_by_name() -> None:
         assert str(caught.value) == told
         armed = False
         await look(house, kernel, "snapshot", "")
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_write_between_the_seals_tears_the_cut(store: str, moment: str) -> None:
+    house = House()
+    armed = False
+
+    async def hook(call: Call) -> None:
+        if armed and (call.resource, call.method, call.when) == (store, "seal", moment):
+            branch = kernel.branches("shop")[store]
+            house.world.write(branch.id, "meddled", True)
+
+    async with house.open(hook=hook) as kernel:
+        await prepare(kernel)
+        armed = True
+        with pytest.raises(TornCut) as caught:
+            await kernel.snapshot("shop")
+        armed = False
+        assert caught.value.facts["component"] == store
+        assert house.unreached(kernel) == []
+        assert kernel.environments["shop"].generation == 2
+        await kernel.snapshot("shop")
+        assert house.sealed(kernel, "shop", 3, store)["meddled"] is True
 
 
 async def test_a_context_that_cannot_be_thawed_is_given_up_by_name() -> None:

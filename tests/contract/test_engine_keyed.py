@@ -14,6 +14,7 @@ from statefork.engine.errors import (
     InvalidKey,
     KeyReused,
     LimitReached,
+    OutOfRange,
     ResourceFailed,
     TransitionAborted,
     UnknownEnvironment,
@@ -250,7 +251,7 @@ async def test_several_creates_and_resets_succeed_or_fail_each_on_its_own(house:
         with pytest.raises(EnvironmentExists, match="named twice"):
             await kernel.reset_each(["fresh", "fresh"])
         for empty in (kernel.create_each, kernel.reset_each):
-            with pytest.raises(LimitReached):
+            with pytest.raises(OutOfRange):
                 await empty([])
 
 
